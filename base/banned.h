@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/banned.h - C library calls that recask does not use, since each has a bounded or checkable relative.
+ * Force-included by the build in all of recask's own sources. */
+#pragma once
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#pragma GCC poison strcpy strcat sprintf vsprintf gets strtok atoi atol atof system popen
