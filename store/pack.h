@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * store/pack.h - append-only pack files of checked records. Private to store/.
+ *
+ * Use: pack_append() for each record (a frame, or a recipe, manifest, tag, link ...) -> pack_sync() -> the SQL
+ *      transaction that makes them visible. Reading: pack_read() by location, checked against its XXH3.
+ * Threads: any; appends reserve room under RANK_STORE and write outside of it.
+ * Format: FORMAT.md "Packs".
+ */
+#pragma once
+
+#include "base/buf.h"
+#include "base/digest.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum pack_record {
+    PACK_FRAME = 1,    /* key: chunk digest; payload: the frame */
+    PACK_RECIPE = 2,   /* key: diffID */
+    PACK_MANIFEST = 3, /* key: manifest digest */
+    PACK_TAG = 4,
+    PACK_REPO_BLOB = 5, /* repository holds blob */
+    PACK_BLOB = 6,      /* original <-> canonical */
+    PACK_VIEW = 7,
+};
+
+struct pack_loc {
+    int64_t pack;     /* id */
+    uint64_t off;     /* of the payload in the file */
+    uint32_t len;     /* of the payload */
+    uint64_t sum;     /* XXH3-64 of the payload */
+};
+
+struct packs; /* all packs of one store */
+
+/* dir_fd: borrowed for the life of packs; max_bytes: when a pack is full and the next one is begun. */
+MUST_CHECK int packs_open(int dir_fd, uint64_t max_bytes, struct packs **out, struct err *err);
+void packs_close(struct packs *ps);
+
+/* meta: up to 64 bytes stored in the record's header area beside the key (frame kind, level, sizes); see FORMAT.md. */
+struct pack_meta {
+    uint32_t raw_bytes; /* frames: uncompressed size */
+    uint16_t kind;      /* frames: enum frame_kind */
+    int16_t level;      /* frames */
+    uint32_t encoder;   /* frames */
+};
+
+MUST_CHECK int pack_append(struct packs *ps, enum pack_record type, const struct digest *key, const struct pack_meta *meta,
+                           const void *payload, size_t len, struct pack_loc *out, struct err *err);
+
+/* Makes every record appended so far durable (fsync of dirty packs, and of the directory when one is new). */
+MUST_CHECK int pack_sync(struct packs *ps, struct err *err);
+
+/* Reads a payload and checks its sum: ERR_CORRUPT (also when the pack is shorter), ERR_NOTFOUND when the pack is gone. */
+MUST_CHECK int pack_read(struct packs *ps, const struct pack_loc *loc, void *out, struct err *err);
+
+/* Gives the payload's blocks back to the file system (hole punching); the record header stays. */
+MUST_CHECK int pack_punch(struct packs *ps, const struct pack_loc *loc, struct err *err);
+
+/* Size to record in the catalog: the end of the last byte appended to this pack. */
+uint64_t pack_end(struct packs *ps, int64_t pack);
+
+/* At open: cuts what lies behind the committed end of a pack (a crash's tail). Packs unknown to the catalog are removed. */
+MUST_CHECK int packs_trim(struct packs *ps, int64_t pack, uint64_t committed_end, struct err *err);
+
+uint64_t packs_disk_bytes(struct packs *ps);

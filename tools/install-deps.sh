@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# tools/install-deps.sh [build|test] - installs the Debian packages that building (default) or testing recask needs.
+# Quick and silent when all is there. Uses sudo when not root.
+set -euo pipefail
+
+build=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libcurl4-openssl-dev libzstd-dev zlib1g-dev
+    libjansson-dev libssl-dev libsqlite3-dev libxxhash-dev)
+tests=(libcmocka-dev clang llvm clang-tidy python3 shellcheck)
+
+case ${1:-build} in
+build) want=("${build[@]}") ;;
+test) want=("${build[@]}" "${tests[@]}") ;;
+*)
+    echo "usage: tools/install-deps.sh [build|test]" >&2
+    exit 2
+    ;;
+esac
+
+# Built for these only; recask does without (WITH_ISAL).
+case $(dpkg --print-architecture 2>/dev/null || uname -m) in
+amd64 | arm64 | x86_64 | aarch64) want+=(libisal-dev) ;;
+esac
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "not a Debian system; install the equivalents of: ${want[*]}" >&2
+    exit 0
+fi
+
+missing=()
+for package in "${want[@]}"; do
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [[ $status == *installed* && $status != *not-installed* ]] || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+root=()
+if [[ $(id -u) != 0 ]]; then
+    root=(sudo)
+fi
+echo "installing: ${missing[*]}"
+apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null
