@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * proxy/upstream.h - the way to the registries: one thread, one curl multi handle, every transfer.
+ *
+ * Use: upstreams_new -> upstreams_add... -> upstreams_start -> upstream_call / upstream_stream_new ... -> upstreams_stop
+ *      -> upstreams_free.
+ * Two kinds of exchange: a call (whole answer in memory, bounded: manifests, HEAD, tags, referrers) and a stream (a blob,
+ * read as a struct source through a bounded ring; the transfer pauses while the ring is full).
+ * Threads: everything here may be called from any thread; nothing blocks. upstream_done_fn and wakers run on the upstream
+ *      thread and must only post work.
+ * Requests: Accept-Encoding: identity always, so that sizes and digests mean what they say. Redirects are followed (5
+ *      at most; Authorization never goes to another host). A client's credentials are never sent.
+ * Time: connecting and stalls (no byte for stall_ms) end a try; a call or the rest of a stream is tried again with backoff,
+ *      tries times in a row without progress. A stream resumes with Range at the byte it has reached and checks
+ *      Content-Range; a 200 instead of a 206 has its prefix skipped, 400 and 416 start over without Range.
+ */
+#pragma once
+
+#include "base/buf.h"
+#include "base/digest.h"
+#include "base/stream.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct upstreams;
+struct upstream; /* one registry; lives as long as its upstreams */
+
+struct upstreams_options {
+    const char *user_agent; /* "recask/0.1.0" */
+    int connect_ms;         /* 0: 10,000 */
+    int stall_ms;           /* 0: 60,000 */
+    int tries;              /* 0: 3 */
+    bool offline;           /* never dial: every exchange ends in ERR_UPSTREAM at once */
+};
+
+struct upstream_def {
+    const char *name; /* "docker.io", "127.0.0.1:5001" */
+    const char *url;  /* "https://registry-1.docker.io", "http://127.0.0.1:5001", may carry a path prefix */
+    const char *const *aliases; /* other names, NULL-terminated; may be NULL */
+    bool add_library; /* one-component names get "library/" in front */
+};
+
+MUST_CHECK int upstreams_new(const struct upstreams_options *opt, struct upstreams **out, struct err *err);
+/* The first one added is the default unless upstreams_set_default() says otherwise. ERR_USAGE: bad URL or name twice. */
+MUST_CHECK int upstreams_add(struct upstreams *ups, const struct upstream_def *def, struct err *err);
+MUST_CHECK int upstreams_set_default(struct upstreams *ups, const char *name, struct err *err);
+MUST_CHECK int upstreams_start(struct upstreams *ups, struct err *err);
+/* Ends every exchange with ERR_CANCELLED and joins the thread. Later exchanges end in ERR_CANCELLED at once. */
+void upstreams_stop(struct upstreams *ups);
+void upstreams_free(struct upstreams *ups); /* stop first; all streams and calls are gone by then */
+
+/* By name or alias; a lookup key only, nothing is ever dialled from it. NULL when there is none. */
+const struct upstream *upstream_find(const struct upstreams *ups, const char *name, size_t len);
+const struct upstream *upstream_default(const struct upstreams *ups);
+const char *upstream_name(const struct upstream *up);
+const char *upstream_url(const struct upstream *up);
+bool upstream_adds_library(const struct upstream *up);
+
+/* The part of an answer that callers look at. Strings are NULL where the header was absent. */
+struct upstream_head {
+    int status;
+    char *content_type;
+    char *link;
+    char *filters_applied; /* OCI-Filters-Applied */
+    bool has_length;
+    uint64_t length_bytes; /* of the whole representation (Content-Length, or the total of Content-Range) */
+    bool has_digest;
+    struct digest digest; /* Docker-Content-Digest */
+    int retry_after_s;    /* -1: absent */
+};
+
+struct upstream_answer {
+    struct upstream_head head;
+    struct buf body; /* empty for HEAD */
+};
+
+void upstream_answer_release(struct upstream_answer *a);
+
+struct upstream_request {
+    const struct upstream *up;
+    bool head;          /* HEAD instead of GET */
+    const char *path;   /* below the upstream's URL: "/v2/library/alpine/manifests/3.20"; already percent-encoded */
+    const char *accept; /* one header value or NULL */
+    size_t limit_bytes; /* calls: a longer body is ERR_LIMIT */
+    uint64_t first;     /* streams: first byte wanted (Range), 0: from the start */
+};
+
+/* The end of a call, exactly once, on the upstream thread. err->code is 0 for any 2xx answer. Otherwise ERR_NOTFOUND (404),
+ * ERR_DENIED (401, 403), ERR_BUSY (429), ERR_UPSTREAM (other statuses, cannot connect, TLS, broken), ERR_TIMEOUT,
+ * ERR_LIMIT, ERR_CANCELLED; the message names method, URL (without query) and status. answer is borrowed for the call; its
+ * head is filled also for statuses outside 2xx. Steal what you keep. */
+typedef void upstream_done_fn(void *arg, struct upstream_answer *answer, const struct err *err);
+
+MUST_CHECK int upstream_call(struct upstreams *ups, const struct upstream_request *req, upstream_done_fn *done, void *arg,
+                             struct err *err);
+
+/* A GET of a blob as a source. The waker is called on the first header, on data after STEP_WAIT, at the end, on failure.
+ * Reads end with STEP_EOF only when the length (where the upstream told it) has been reached; else they fail with the codes
+ * listed above. source_free() drops the transfer. */
+MUST_CHECK int upstream_stream_new(struct upstreams *ups, const struct upstream_request *req, struct source **out,
+                                   struct err *err);
+
+/* Whether the head has arrived and, if so, the length; from any thread. False while nothing is known. */
+bool upstream_stream_length(struct source *stream, bool *out_known, uint64_t *out_bytes);
+
+struct upstream_counts {
+    uint64_t requests; /* every HTTP request sent, retries and redirects included */
+    uint64_t bytes;    /* body bytes received */
+    uint64_t errors;
+};
+
+void upstreams_counts(struct upstreams *ups, struct upstream_counts *out);
