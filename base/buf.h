@@ -16,7 +16,9 @@ struct buf {
     size_t limit_bytes;
 };
 
+/* clang-format off */
 #define BUF_INIT(limit) {.limit_bytes = (limit)}
+/* clang-format on */
 
 void buf_init(struct buf *b, size_t limit_bytes);
 void buf_release(struct buf *b);

@@ -93,8 +93,11 @@ int err_wrap(struct err *err, const char *fmt, ...)
     size_t keep = strlen(context);
     if (inner_len + 2 + keep > room)
         keep = inner_len + 2 < room ? room - inner_len - 2 : 0;
-    if (keep > 0)
-        snprintf(err->msg, sizeof err->msg, "%.*s: %s", (int)keep, context, inner);
+    if (keep > 0) {
+        memcpy(err->msg, context, keep);
+        memcpy(err->msg + keep, ": ", 2);
+        memcpy(err->msg + keep + 2, inner, inner_len + 1);
+    }
     make_one_line(err->msg);
     return err->code;
 }

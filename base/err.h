@@ -41,7 +41,9 @@ struct err {
     char msg[ERR_MSG_BYTES]; /* one line, no newline, never a secret */
 };
 
+/* clang-format off */
 #define ERR_INIT {.code = 0}
+/* clang-format on */
 
 /* Fills err and returns code. A second call on a filled err keeps the first reason (err_clear() starts anew). */
 int err_set(struct err *err, enum err_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);

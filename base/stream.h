@@ -27,7 +27,9 @@ enum step {
 
 /* ---- sources ----------------------------------------------------------------------------------------------- */
 
-/* Called from any thread, at most once per STEP_WAIT; must only post work, never call back into the source. */
+/* Called from any thread, at most once per STEP_WAIT; must only post work, never call back into the source. "Any
+ * thread" includes the reader inside its source_read(), which may call it before it returns STEP_WAIT: a source that has
+ * done its share of work without a byte to show (a skip, a filter that swallows much) gives way like that. */
 typedef void source_wake_fn(void *arg);
 
 struct source;
@@ -99,6 +101,7 @@ void filter_cleanup(struct filter **f);
 MUST_CHECK int source_filtered_new(struct source **inner, struct filter **f, size_t buf_bytes, struct source **out,
                                    struct err *err);
 
-/* A window of inner: skips skip_bytes, then gives limit_bytes (UINT64_MAX: all), then STEP_EOF. Takes inner. */
+/* A window of inner: skips skip_bytes, then gives limit_bytes (UINT64_MAX: all), then STEP_EOF without asking inner for
+ * its end; an inner that ends earlier ends the window. Takes inner. */
 MUST_CHECK int source_window_new(struct source **inner, uint64_t skip_bytes, uint64_t limit_bytes, struct source **out,
                                  struct err *err);

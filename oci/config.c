@@ -4,8 +4,7 @@
 #include "oci/json_internal.h"
 #include "oci/oci.h"
 
-int oci_config_diff_ids(const char *body, size_t len, struct digest **out_ids, size_t *out_count,
-                        struct err *err)
+int oci_config_diff_ids(const char *body, size_t len, struct digest **out_ids, size_t *out_count, struct err *err)
 {
     CLEANUP(oci_json_free) json_t *root = NULL;
     CLEANUP(free_ptr) struct digest *ids = NULL;
@@ -33,7 +32,8 @@ int oci_config_diff_ids(const char *body, size_t len, struct digest **out_ids, s
     ids = calloc(count, sizeof(*ids));
     if (ids == NULL)
         return err_nomem(err, count * sizeof(*ids));
-    json_array_foreach (list, i, v) {
+    json_array_foreach(list, i, v)
+    {
         if (!json_is_string(v))
             return err_set(err, ERR_FORMAT, "diff_id %zu is not a string", i);
         if (digest_parse(json_string_value(v), json_string_length(v), &ids[i], err) < 0)

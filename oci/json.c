@@ -43,7 +43,8 @@ static int check_shape(const char *body, size_t len, struct err *err)
 /* jansson's own text quotes the input, which may be anything: only the place goes into the message. */
 static int load_failed(const json_error_t *why, size_t len, struct err *err)
 {
-    /* Some of jansson's allocation failures leave no trace but an empty text. */
+    /* Some of jansson's allocation failures leave no trace but an empty text, and those in its lexer look like bad
+     * syntax: to tell these apart would take allocation hooks for the whole process. */
     if (json_error_code(why) == json_error_out_of_memory || why->text[0] == '\0')
         return err_nomem(err, len);
     return err_set(err, ERR_FORMAT, "not valid JSON: line %d, column %d", why->line, why->column);
@@ -58,19 +59,21 @@ static bool has_real(json_t *v)
 
     if (json_is_real(v))
         return true;
-    json_array_foreach (v, i, child) {
+    json_array_foreach(v, i, child)
+    {
         if (has_real(child))
             return true;
     }
-    json_object_foreach (v, key, child) {
+    json_object_foreach(v, key, child)
+    {
         if (has_real(child))
             return true;
     }
     return false;
 }
 
-int oci_json_load(const char *body, size_t len, size_t max_bytes, json_t **out_root,
-                  struct oci_json_traits *out_traits, struct err *err)
+int oci_json_load(const char *body, size_t len, size_t max_bytes, json_t **out_root, struct oci_json_traits *out_traits,
+                  struct err *err)
 {
     json_error_t why = {.line = 0};
     CLEANUP(oci_json_free) json_t *root = NULL;

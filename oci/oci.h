@@ -27,14 +27,14 @@
 bool oci_name_valid(const char *name, size_t len); /* "library/alpine" */
 bool oci_tag_valid(const char *tag, size_t len);
 
-/* A tag of the form sha256-<64 hex> with or without a suffix (.sig, .att, .sbom ...): cosign's, and the referrers
- * fallback. Such a tag is never rewritten. */
+/* A tag of the form sha256-<64 hex> with or without a suffix that starts with ".", "-" or "_" (.sig, .att, .sbom ...):
+ * cosign's, and the referrers fallback. Such a tag is never rewritten. */
 bool oci_tag_is_digest_tag(const char *tag);
 
 struct oci_reference {
     bool is_digest;
-    struct digest digest;             /* when is_digest */
-    char tag[OCI_TAG_MAX_BYTES + 1];  /* else */
+    struct digest digest;            /* when is_digest */
+    char tag[OCI_TAG_MAX_BYTES + 1]; /* else */
 };
 
 /* The last part of /v2/<name>/manifests/<reference>. ERR_FORMAT, ERR_UNSUPPORTED (other digest algorithms). */
@@ -56,11 +56,11 @@ enum oci_type {
     OCI_TYPE_SCHEMA2_LAYER,      /* application/vnd.docker.image.rootfs.diff.tar */
     OCI_TYPE_SCHEMA2_LAYER_GZIP, /* ...diff.tar.gzip */
     OCI_TYPE_SCHEMA2_LAYER_ZSTD, /* ...diff.tar.zstd: seen, never written */
-    OCI_TYPE_FOREIGN_LAYER,      /* ...diff.foreign.tar(.gzip), ...layer.nondistributable.v1.tar(+gzip|+zstd) */
+    OCI_TYPE_FOREIGN_LAYER,      /* ...foreign.diff.tar(.gzip), ...layer.nondistributable.v1.tar(+gzip|+zstd) */
 };
 
 enum oci_type oci_type_of(const char *media_type); /* parameters after ';' are ignored; NULL is OTHER */
-const char *oci_type_name(enum oci_type t);        /* the media type; "application/octet-stream" for OTHER and FOREIGN */
+const char *oci_type_name(enum oci_type t); /* the media type; "application/octet-stream" for OTHER and FOREIGN */
 
 /* ---- manifests ------------------------------------------------------------------------------------------------ */
 
@@ -70,12 +70,12 @@ struct oci_platform {
 
 struct oci_descriptor {
     enum oci_type type;
-    char *media_type; /* as written */
-    struct digest digest;
+    char *media_type;     /* as written, "" where absent */
+    struct digest digest; /* zeroed for an algorithm other than sha256, and the manifest is not plain */
     uint64_t size_bytes;
     bool has_urls;
-    bool has_toc;       /* annotations of eStargz or zstd:chunked */
-    bool encrypted;     /* +encrypted suffix or org.opencontainers.image.enc annotations */
+    bool has_toc;                 /* annotations bound to these very bytes: eStargz, zstd:chunked, nydus, overlaybd */
+    bool encrypted;               /* +encrypted suffix or org.opencontainers.image.enc annotations */
     struct oci_platform platform; /* index children only */
     char *artifact_type;          /* NULL where absent */
     char *attests;                /* vnd.docker.reference.digest where vnd.docker.reference.type is
@@ -92,16 +92,21 @@ struct oci_manifest {
     size_t layer_count;
     struct oci_descriptor *children; /* indexes only */
     size_t child_count;
-    char *not_plain; /* why it can never be rewritten (design: artifacts, TOC layers, foreign, encrypted, duplicate
-                        JSON keys...), NULL for a plain image or an index. One short phrase, for people. */
+    char *not_plain; /* why it can never be rewritten (artifact, TOC, foreign, encrypted or non-tar layer, SOCI index,
+                        embedded data, duplicate or oddly cased JSON keys, non-integer numbers, an optional field of
+                        the wrong type, a digest that is not sha256, more than OCI_LAYERS_MAX layers or
+                        OCI_CHILDREN_MAX children, of which then only so many are listed). NULL for a plain image or
+                        index. One short phrase, for people. */
 };
 
 /* content_type: the response header; used when the body has no mediaType, ignored where the body has one of the four
- * types. Schema 1 and anything that is not a manifest: ERR_UNSUPPORTED / ERR_FORMAT. */
+ * types (so a body without one stands or falls with its header). Schema 1 and mediaTypes that are no manifest's:
+ * ERR_UNSUPPORTED. Anything else that is not a manifest: ERR_FORMAT. Too big, deep or full: ERR_LIMIT. */
 MUST_CHECK int oci_manifest_parse(const char *body, size_t len, const char *content_type, struct oci_manifest *out,
                                   struct err *err);
 void oci_manifest_release(struct oci_manifest *m); /* zeroed or filled */
 
-/* rootfs.diff_ids of an image config. *out_ids: malloc'd, the caller frees; may be NULL when *out_count = 0. */
+/* rootfs.diff_ids of an image config. *out_ids: malloc'd, the caller frees; NULL when *out_count = 0.
+ * ERR_FORMAT, ERR_LIMIT, ERR_UNSUPPORTED (another digest algorithm): that image can have no other view. */
 MUST_CHECK int oci_config_diff_ids(const char *body, size_t len, struct digest **out_ids, size_t *out_count,
                                    struct err *err);

@@ -84,7 +84,8 @@ MUST_CHECK int http_answer_header(struct http_answer *a, struct err *err, const 
     PRINTF_LIKE(4, 5);
 void http_answer_release(struct http_answer *a);
 
-/* Sends a (taken: emptied in any case). HEAD answers send no body and free it. */
+/* Sends a (taken: emptied in any case). HEAD answers send no body and free it. x must not be used afterwards: until this
+ * call it lives, even when its client is gone. */
 void http_reply(struct http_exchange *x, struct http_answer *a);
 
 /* Called after the last byte of each exchange, on an event thread; for counters. */

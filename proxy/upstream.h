@@ -91,12 +91,15 @@ struct upstream_request {
  * head is filled also for statuses outside 2xx. Steal what you keep. */
 typedef void upstream_done_fn(void *arg, struct upstream_answer *answer, const struct err *err);
 
+/* When this fails (ERR_UPSTREAM: offline; ERR_CANCELLED: stopped; ERR_NOMEM; ERR_FORMAT: bad path or accept), done is not
+ * called. */
 MUST_CHECK int upstream_call(struct upstreams *ups, const struct upstream_request *req, upstream_done_fn *done, void *arg,
                              struct err *err);
 
 /* A GET of a blob as a source. The waker is called on the first header, on data after STEP_WAIT, at the end, on failure.
  * Reads end with STEP_EOF only when the length (where the upstream told it) has been reached; else they fail with the codes
- * listed above. source_free() drops the transfer. */
+ * listed above; a first at or behind the blob's end gives STEP_EOF at once. source_free() drops the transfer. The waker runs
+ * under a lock of rank RANK_UPSTREAM. Fails like upstream_call(). */
 MUST_CHECK int upstream_stream_new(struct upstreams *ups, const struct upstream_request *req, struct source **out,
                                    struct err *err);
 

@@ -28,7 +28,9 @@ struct layer_result {
 MUST_CHECK int layer_writer_open(struct store *st, const struct digest *source, struct layer_writer **out, struct err *err);
 MUST_CHECK int layer_writer_put(struct layer_writer *w, const void *data, size_t len, struct err *err);
 /* Makes the canonical layer durable and links it to the source (S2, S3). The source's file is dropped when it is its own
- * canonical form or the policy says so. Frees nothing; call layer_writer_abort() after it in any case. */
+ * canonical form or the policy says so, unless somebody has it open (free your own reader before). ERR_BUSY: the catalog
+ * changed meanwhile, write the layer again. ERR_CORRUPT: also when a chunk that is shared is damaged and does not come out
+ * the same again. Frees nothing; call layer_writer_abort() after it in any case. */
 MUST_CHECK int layer_writer_commit(struct layer_writer *w, struct layer_result *out, struct err *err);
 void layer_writer_abort(struct layer_writer *w); /* frees; drops what was not committed. NULL is fine */
 void layer_writer_cleanup(struct layer_writer **w);
@@ -36,8 +38,9 @@ void layer_writer_cleanup(struct layer_writer **w);
 enum layer_form { LAYER_IDENTITY = 0, LAYER_ZSTD };
 
 /* A source over [off, off + len) of the wanted form of the canonical layer (canonical: its diffID). len UINT64_MAX: to
- * the end. The first frame is read and checked before this returns, so that what is missing shows before an answer's
- * headers: ERR_NOTFOUND (not present), ERR_CORRUPT. Holds a lease until freed (S5). */
+ * the end; beyond the end there is nothing, not an error. The first frame is read and checked before this returns, so that
+ * what is missing shows before an answer's headers: ERR_NOTFOUND (not present), ERR_CORRUPT. Holds a lease until freed
+ * (S5). One read gives at most 2 MiB; buffers of 256 KiB or more save a copy. */
 MUST_CHECK int layer_open(struct store *st, const struct digest *canonical, enum layer_form form, uint64_t off,
                           uint64_t len, struct source **out, struct err *err);
 

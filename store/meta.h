@@ -69,6 +69,9 @@ MUST_CHECK int store_manifest_put(struct store *st, const struct store_manifest_
 MUST_CHECK int store_manifest_refs(struct store *st, const struct digest *d, struct store_ref **out, size_t *out_count,
                                    struct err *err);
 
+/* True when some stored manifest names d as its config: such a blob is never made canonical. */
+MUST_CHECK int store_is_config(struct store *st, const struct digest *d, bool *out, struct err *err);
+
 /* Upstream indexes known to list this child. *out: malloc'd. */
 MUST_CHECK int store_manifest_parents(struct store *st, const struct digest *child, struct digest **out, size_t *out_count,
                                       struct err *err);

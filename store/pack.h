@@ -60,7 +60,19 @@ MUST_CHECK int pack_punch(struct packs *ps, const struct pack_loc *loc, struct e
 /* Size to record in the catalog: the end of the last byte appended to this pack. */
 uint64_t pack_end(struct packs *ps, int64_t pack);
 
-/* At open: cuts what lies behind the committed end of a pack (a crash's tail). Packs unknown to the catalog are removed. */
+/* Ends that the catalog does not know yet. catalog_begin() writes them down, with the rows that point below them. */
+struct pack_extent {
+    int64_t pack;
+    uint64_t end;
+};
+/* *out: malloc'd, NULL when there is none. */
+MUST_CHECK int packs_unrecorded(struct packs *ps, struct pack_extent **out, size_t *out_count, struct err *err);
+void packs_recorded(struct packs *ps, const struct pack_extent *extents, size_t count);
+
+/* At open, for each pack that the catalog knows: cuts what lies behind its committed end (a crash's tail). ERR_NOTFOUND
+ * when its file is gone. Then packs_remove_unknown() removes those that were never named. */
 MUST_CHECK int packs_trim(struct packs *ps, int64_t pack, uint64_t committed_end, struct err *err);
+MUST_CHECK int packs_remove_unknown(struct packs *ps, unsigned *out_removed, struct err *err);
+size_t packs_count(struct packs *ps);
 
 uint64_t packs_disk_bytes(struct packs *ps);

@@ -4,7 +4,8 @@
 #
 # clients.sh - every real client behind one set of verbs, and the checks that all of them get.
 #
-#     use_client ID             one of client_ids; sets $family and $on ("" or in_sid)
+#     use_client ID             docker20, docker28, docker28-containerd, containerd1, containerd2,
+#                               podman-stable, podman-sid, skopeo-stable, skopeo-sid, crane, oras
 #     client_missing            prints why it cannot run here; fails when it can
 #     client_start              its daemons, if it has any
 #     client_pull REF           pulls over plain HTTP
@@ -14,10 +15,7 @@
 #     client_clean              forgets every image and all content
 #
 # REF is HOST:PORT/REPOSITORY:TAG. A verb calls <family>_<verb>. Programs are called by absolute
-# path, since a machine may have other ones in front.
-
-client_ids=(docker20 docker28 docker28-containerd containerd1 containerd2 podman-stable podman-sid
-    skopeo-stable skopeo-sid crane oras)
+# path, since a machine may have other ones in front, and with a limit on their time.
 
 client=
 family=
@@ -56,7 +54,7 @@ client_start() {
     mkdir -p "$work/$client"
     "${family}_start"
 }
-client_version() { "${family}_version" 2>&1 | head -n 1; }
+client_version() { "${family}_version" 2>/dev/null | head -n 1; }
 client_pull() { "${family}_pull" "$1"; }
 client_digest() { "${family}_digest" "$1"; }
 client_config() { "${family}_config" "$1"; }
@@ -68,9 +66,9 @@ client_path() {
 }
 mklist() { "$python" "$here/mklist.py" "$@"; }
 
-# --- docker: classic store, or containerd's ------------------------------------------------------
+# --- docker: classic store, or containerd's -----------------------------------------------------
 
-docker_cli() { "${on[@]}" /usr/bin/docker -H "unix://$work/$client/docker.sock" "$@"; }
+docker_cli() { "${on[@]}" timeout 120 /usr/bin/docker -H "unix://$work/$client/docker.sock" "$@"; }
 docker_up() { docker_cli version; }
 # docker_daemon JSON ARGUMENTS...
 docker_daemon() {
@@ -130,14 +128,17 @@ docker_containerd_clean() {
 
 ctr_namespace() { case $family in docker*) echo moby ;; *) echo default ;; esac; }
 ctr() {
-    "${on[@]}" /usr/bin/ctr -a "$work/$client/containerd.sock" -n "$(ctr_namespace)" "$@"
+    "${on[@]}" timeout 120 /usr/bin/ctr -a "$work/$client/containerd.sock" \
+        -n "$(ctr_namespace)" "$@"
 }
 ctr_up() { ctr version; }
 ctr_content_empty() {
     ctr content prune references >/dev/null
     [ -z "$(ctr content ls -q)" ]
 }
-ctr_platform() { jq -r '[.manifests[]? | select(.platform.architecture == "amd64")][0].digest // empty'; }
+ctr_platform() {
+    jq -r '[.manifests[]? | select(.platform.architecture == "amd64")][0].digest // empty'
+}
 # ctr_config MANIFEST-DIGEST: an index's amd64 child is looked into
 ctr_config() {
     local child
@@ -186,8 +187,9 @@ containerd_clean() {
 # --- podman -------------------------------------------------------------------------------------
 
 podman_cli() {
-    "${on[@]}" /usr/bin/podman --root "$work/$client/root" --runroot "$work/$client/run" \
-        --storage-driver overlay --cgroup-manager cgroupfs --events-backend file "$@"
+    "${on[@]}" timeout 120 /usr/bin/podman --root "$work/$client/root" \
+        --runroot "$work/$client/run" --storage-driver overlay --cgroup-manager cgroupfs \
+        --events-backend file "$@"
 }
 podman_start() { podman_cli info >/dev/null; }
 podman_version() { podman_cli version --format '{{.Client.Version}}'; }
@@ -205,11 +207,11 @@ podman_clean() {
     [ -z "$(podman_cli images -aq)" ]
 }
 
-# --- tools that copy images into a directory ------------------------------------------------------
+# --- tools that copy images into a directory ----------------------------------------------------
 
 # copy_dir REF: where the copy of REF is kept
 copy_dir() { echo "$work/$client/$(printf '%s' "$1" | tr '/:' '__')"; }
-copy_clean() { rm -rf "$work/$client" && mkdir -p "$work/$client"; }
+copy_clean() { rm -rf "${work:?}/$client" && mkdir -p "$work/$client"; }
 layout_digest() { jq -r '.manifests[0].digest' "$(copy_dir "$1")/index.json"; }
 layout_config() {
     local digest
@@ -219,7 +221,7 @@ layout_config() {
 layout_list() { mklist layers "$(copy_dir "$1")"; }
 
 skopeo_start() { :; }
-skopeo_cli() { "${on[@]}" /usr/bin/skopeo --insecure-policy "$@"; }
+skopeo_cli() { "${on[@]}" timeout 120 /usr/bin/skopeo --insecure-policy "$@"; }
 skopeo_version() { skopeo_cli --version | awk '{ print $3 }'; }
 skopeo_pull() { skopeo_cli copy -q --src-tls-verify=false "docker://$1" "dir:$(copy_dir "$1")"; }
 skopeo_digest() { digest_of "$(copy_dir "$1")/manifest.json"; }
@@ -228,17 +230,21 @@ skopeo_list() { mklist layers "$(copy_dir "$1")"; }
 skopeo_clean() { copy_clean; }
 
 crane_start() { :; }
-crane_version() { "${on[@]}" /usr/bin/crane version; }
-crane_pull() { "${on[@]}" /usr/bin/crane pull --insecure --format=oci "$1" "$(copy_dir "$1")"; }
+crane_cli() { "${on[@]}" timeout 120 /usr/bin/crane "$@"; }
+# Debian's crane does not know its version.
+# shellcheck disable=SC2016 # for dpkg-query to expand
+crane_version() { "${on[@]}" dpkg-query -W -f '${Version}' crane; }
+crane_pull() { crane_cli pull --insecure --format=oci "$1" "$(copy_dir "$1")"; }
 crane_digest() { layout_digest "$1"; }
 crane_config() { layout_config "$1"; }
 crane_list() { layout_list "$1"; }
 crane_clean() { copy_clean; }
 
 oras_start() { :; }
-oras_version() { "${on[@]}" /usr/bin/oras version | awk '{ print $2 }'; }
+oras_cli() { "${on[@]}" timeout 120 /usr/bin/oras "$@"; }
+oras_version() { oras_cli version | awk '{ print $2 }'; }
 oras_pull() {
-    "${on[@]}" /usr/bin/oras copy --no-tty --from-plain-http "$1" \
+    oras_cli copy --no-tty --from-plain-http "$1" \
         --to-oci-layout "$(copy_dir "$1"):latest"
 }
 oras_digest() { layout_digest "$1"; }
@@ -246,7 +252,7 @@ oras_config() { layout_config "$1"; }
 oras_list() { layout_list "$1"; }
 oras_clean() { copy_clean; }
 
-# --- asking as a client ---------------------------------------------------------------------------
+# --- asking as a client -------------------------------------------------------------------------
 
 # client_headers: what this client sends when it looks a tag up, learned by letting it ask a
 # server that answers 404 and writes the request down. Makes $work/ua/$client, a curl config.
@@ -277,7 +283,7 @@ expected_view() {
     ' "$here/views.tab"
 }
 
-# --- the checks that every client gets --------------------------------------------------------------
+# --- the checks that every client gets ----------------------------------------------------------
 
 # client_checks ID IMAGE...: img/IMAGE pulled cold, warm, and straight from the upstream
 client_checks() {

@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # fixtures.sh - makes the test images, once per recipe, and prints the name of the folder in the
-# cache that has them (as the storage of a registry). On failure it prints the reason instead.
+# cache that has them (as the storage of a registry). On failure it prints the reason instead and
+# exits with 77 when something is not installed, else with 1.
 #
 #   img/docker             docker 20.10: schema 2, Go's gzip; four layers, with whiteouts
 #   img/oci                buildah: OCI, gzip
 #   img/zstd               buildah: OCI, zstd layers
 #   img/multi, attested, liar, share-a, share-b, artifact: mkimage.py
+# shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 # The recipe: this file, mkimage.py, and the tree that everything is made from.
-name=fixtures-$(cat "$0" "$here/mkimage.py" "$cache/base.tar.stamp" 2>/dev/null | sha256sum | cut -c 1-16)
+recipe=$(cat "$0" "$here/mkimage.py" "$cache/base.tar.stamp" 2>/dev/null | sha256sum)
+name=fixtures-${recipe:0:16}
 
 # tree DIR PATH...: these parts of the base tree
 tree() {
@@ -37,8 +40,8 @@ odd_files() {
     echo space >"$d/with space and 'quotes\""
     : >"$d/empty"
     head -c 3000000 /dev/zero >"$d/zeros"
-    openssl enc -aes-128-ctr -pass pass:recask -nosalt -pbkdf2 </dev/zero 2>/dev/null |
-        head -c 2500000 >"$d/random"
+    "$python" -c 'import random, sys
+sys.stdout.buffer.write(random.Random(2).randbytes(2500000))' >"$d/random"
     for i in 511 512 513 65535 65536 65537 262144; do head -c "$i" "$d/random" >"$d/size-$i"; done
     chmod 4755 "$d/size-511" && chmod 0600 "$d/size-512" && chown 1000:100 "$d/size-513"
     chmod 1777 "$d/sub" && chown -h 12345:54321 "$d/sub/symlink" && chmod 0 "$d/empty"
@@ -89,13 +92,13 @@ buildah_image() {
 }
 make_oci() {
     local exclude=()
-    tree "$work/oci/one" ./usr/lib/x86_64-linux-gnu/perl-base ./usr/share/zoneinfo
+    tree "$work/oci/one" ./etc ./usr/lib/x86_64-linux-gnu/perl-base ./usr/share/zoneinfo
     tree "$work/oci/two" ./usr/share/doc ./usr/bin/perl
     buildah_image oci
 }
 make_zstd() {
     local exclude=()
-    tree "$work/zstd/one" ./usr/lib/apt ./usr/share/info ./usr/sbin
+    tree "$work/zstd/one" ./etc ./usr/lib/apt ./usr/share/info ./usr/sbin
     tree "$work/zstd/two" ./usr/lib/x86_64-linux-gnu/gconv ./usr/share/man
     buildah_image zstd --compression-format zstd
 }
@@ -108,7 +111,7 @@ make_by_hand() {
 make_all() {
     local part
     mkdir -p "$work/registry"
-    upstream_start "$work/registry" || return 1
+    upstream_start "$work/registry"
     for part in docker oci zstd by_hand; do
         "make_$part" || { echo "img/$part could not be made"; return 1; }
         echo "made: $part at $SECONDS s"
@@ -126,14 +129,19 @@ if [ -n "${RECASK_E2E_INSIDE:-}" ]; then
     exit
 fi
 
-mkdir -p "$cache"
+mkdir -p "$cache" || exit 77
 exec 9>"$cache/fixtures.lock"
 flock 9
 if [ ! -d "$cache/$name" ]; then
     if [ ! -s "$cache/base.tar" ]; then
         cat "$cache/base.reason" 2>/dev/null || echo "no base.tar: run tools/install-e2e.sh"
-        exit 1
+        exit 77
     fi
+    for program in docker-registry dockerd buildah; do
+        command -v "$program" >/dev/null && continue
+        echo "no $program: run tools/install-e2e.sh"
+        exit 77
+    done
     find "$cache" -maxdepth 1 -name 'fixtures-*' -exec rm -rf {} +
     if ! (RECASK_E2E_PLAIN=1 sandbox) >"$cache/fixtures.log" 2>&1 9>&-; then
         echo "test images could not be made: $(tail -n 1 "$cache/fixtures.log")"

@@ -4,7 +4,7 @@
 # lib.sh - the ground every end-to-end test stands on. A test is
 #
 #     . "$(dirname "$0")/lib.sh"
-#     sandbox "$@"            # from here on: own mounts, processes and network
+#     sandbox                 # from here on: own mounts, processes and network
 #     ...                     # ok, not_ok, skip, check, equal
 #     finish                  # prints the plan, exits 0, 1 or 77 (all skipped)
 #
@@ -22,6 +22,7 @@ python=/usr/bin/python3
 upstream=127.0.0.1:5100
 proxy=127.0.0.1:5200
 admin=127.0.0.1:5201
+# shellcheck disable=SC2034 # for clients.sh
 sniffer=127.0.0.1:5300
 
 oci_manifest=application/vnd.oci.image.manifest.v1+json
@@ -55,13 +56,15 @@ skip() {
     printf 'ok %d - %s # SKIP %s\n' "$tests" "$1" "$2"
 }
 # check NAME COMMAND...: ok when the command succeeds; its output is shown when it does not.
+# The command runs in this shell: what it starts and sets stays.
 check() {
-    local name=$1 out
+    local name=$1
     shift
-    if out=$("$@" 2>&1); then
+    if "$@" >"$work/log/check.out" 2>&1; then
         ok "$name"
     else
-        not_ok "$name" "${out:-failed: $*}"
+        echo "failed: $*" >>"$work/log/check.out"
+        not_ok "$name" "$(cat "$work/log/check.out")"
         return 1
     fi
 }
@@ -129,7 +132,7 @@ show_logs() {
 
 # --- sandbox ------------------------------------------------------------------------------------
 
-# sandbox ARGS...: see the top of this file. Without RECASK_E2E_PLAIN the test images are made
+# See the top of this file. Without RECASK_E2E_PLAIN the test images are made
 # first, if the cache has none of the present recipe.
 sandbox() {
     if [ -n "${RECASK_E2E_INSIDE:-}" ]; then
@@ -142,8 +145,12 @@ sandbox() {
         [ -x "$RECASK_BIN" ] || skip_all "no recask at $RECASK_BIN"
         RECASK_BIN=$(realpath "$RECASK_BIN")
         export RECASK_BIN
-        RECASK_E2E_FIXTURES=$("$here/fixtures.sh") || skip_all "${RECASK_E2E_FIXTURES:-no images}"
-        export RECASK_E2E_FIXTURES
+        RECASK_E2E_FIXTURES=$("$here/fixtures.sh")
+        case $? in
+            0) export RECASK_E2E_FIXTURES ;;
+            77) skip_all "$RECASK_E2E_FIXTURES" ;;
+            *) not_ok "$(basename "$0" .sh): test images" "$RECASK_E2E_FIXTURES"; exit 1 ;;
+        esac
     fi
     unshare --mount --pid --net --fork true 2>/dev/null || skip_all "no namespaces here"
 
@@ -151,7 +158,7 @@ sandbox() {
     local child status
     RECASK_E2E_INSIDE=$work RECASK_CACHE=$cache setpriv --pdeathsig KILL \
         unshare --mount --propagation private --pid --net --fork --kill-child --mount-proc \
-        /bin/bash "$0" "$@" &
+        /bin/bash "$0" &
     child=$!
     # shellcheck disable=SC2064 # the values of now are wanted
     trap "kill -KILL $child; wait $child; rm -rf --one-file-system '$work'; exit 130" INT TERM HUP
@@ -173,6 +180,7 @@ sandbox_cgroups() {
 sandbox_inside() {
     local d free_kib
     work=$RECASK_E2E_INSIDE
+    finished=
     trap sandbox_exit EXIT
     trap 'exit 130' INT TERM HUP
     ip link set lo up
@@ -192,6 +200,7 @@ sandbox_inside() {
     mount -t tmpfs -o mode=755 tmpfs /run
     export HOME=$work/home TMPDIR=$work/tmp XDG_RUNTIME_DIR=$work/run no_proxy='*'
     unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY DOCKER_HOST
+    export PODMAN_IGNORE_CGROUPSV1_WARNING=1
     cd "$work" || exit 1
     umask 022
 }
@@ -240,15 +249,18 @@ stop() {
 http() { curl -sS --max-time 60 --noproxy '*' "$@"; }
 
 upstream_pid=
-# upstream_start [DIR]: a registry over DIR (default: a scratch copy of the test images).
+# upstream_start [DIR]: a registry over DIR (default: a scratch copy of the test images). The
+# script ends here when there is none.
 upstream_start() {
     local dir=${1:-}
+    command -v docker-registry >/dev/null || skip_all "no docker-registry (tools/install-e2e.sh)"
     if [ -z "$dir" ]; then
         dir=$work/upstream/root
         if [ ! -d "$dir" ]; then
             mkdir -p "$dir" "$work/upstream/"{upper,work}
-            mount -t overlay overlay "$dir" -o "lowerdir=$work/cache/$RECASK_E2E_FIXTURES/registry" \
-                -o "upperdir=$work/upstream/upper,workdir=$work/upstream/work" || return 1
+            mount -t overlay overlay "$dir" \
+                -o "lowerdir=$work/cache/$RECASK_E2E_FIXTURES/registry" \
+                -o "upperdir=$work/upstream/upper,workdir=$work/upstream/work"
         fi
     fi
     cat >"$work/upstream.yml" <<END
@@ -259,7 +271,10 @@ http: {addr: "$upstream"}
 END
     start upstream docker-registry serve "$work/upstream.yml"
     upstream_pid=$started
-    wait_for 10 http -f "http://$upstream/v2/"
+    wait_for 20 http -f "http://$upstream/v2/" || {
+        not_ok "the upstream registry starts"
+        finish
+    }
 }
 upstream_stop() {
     [ -z "$upstream_pid" ] || stop "$upstream_pid"
@@ -359,10 +374,10 @@ no_jobs() { [ "$(stat_of .jobs.pending)" = 0 ]; }
 # wait_jobs [SECONDS]: until no background work is left, seen twice.
 wait_jobs() {
     local limit=${1:-60}
-    wait_for "$limit" no_jobs && sleep 0.2 && wait_for "$limit" no_jobs || {
+    if ! { wait_for "$limit" no_jobs && sleep 0.2 && wait_for "$limit" no_jobs; }; then
         not_ok "background jobs end within $limit s" "$(http "http://$admin/api/v1/stats")"
         return 1
-    }
+    fi
 }
 
 # --- the tree with the newest clients -----------------------------------------------------------
@@ -383,6 +398,7 @@ sid_missing() {
 sid_start() {
     [ -z "$sid_pid" ] || return 0
     mkdir -p "$work/sid/"{upper,work,root}
+    # shellcheck disable=SC2016 # expands in the shell inside
     start sid unshare --mount --propagation private /bin/bash -euc '
         work=$1 lower=$2
         root=$work/sid/root
@@ -404,5 +420,5 @@ sid_start() {
 }
 in_sid() { nsenter --target "$sid_pid" --mount --root --wd -- "$@"; }
 
-# shellcheck source=tests/e2e/clients.sh
+# shellcheck source=clients.sh
 . "$here/clients.sh"

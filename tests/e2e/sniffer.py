@@ -46,6 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if name not in self.headers:
                 lines.append(f'header = "{name}:"')
         for name, value in self.headers.items():
+            value = value.replace("\\", "\\\\").replace('"', '\\"')
             if name.lower() == "user-agent":
                 lines.append(f'user-agent = "{value}"')
             elif name.lower() in ASKED:

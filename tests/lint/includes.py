@@ -72,7 +72,7 @@ def below(folders):
 def test_folders(path, lines):
     """The folders that a file under tests/ stands for."""
     name = os.path.basename(path)
-    if path.startswith("tests/unit/") and name.endswith("_test.c"):
+    if path.startswith("tests/unit/") and name.split("_")[0] in FOLDERS:
         return [name.split("_")[0]]
     links = LINKS.match(lines[0]) if lines else None
     if links:

@@ -11,11 +11,16 @@ command -v shellcheck >/dev/null || {
 }
 mapfile -d '' scripts < <(find . -path ./build -prune -o -path ./.git -prune -o -name '*.sh' -print0)
 scripts+=(./.ci/run)
-for script in "${scripts[@]}"; do
-    exclude=()
+# A bare machine has no locale, and shellcheck cannot read UTF-8 without one.
+export LC_ALL=C.UTF-8
+
+check() {
+    local exclude=()
     # What a library sets, those who source it use.
-    [[ $script != */lib.sh ]] || exclude=(--exclude=SC2034)
-    shellcheck --severity=warning --external-sources "${exclude[@]}" "$script" || failed=1
-done
+    [[ $1 != */lib.sh ]] || exclude=(--exclude=SC2034)
+    shellcheck --severity=warning --external-sources "${exclude[@]}" "$1"
+}
+export -f check
+printf '%s\0' "${scripts[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'check "$1"' _ || failed=1
 ((!failed)) || exit 1
 echo "${#scripts[@]} scripts are clean"

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * config/config.h - what the user wants: file, environment and flags become one immutable, validated struct config.
+ *
+ * Use: config_load -> config_supported -> read the fields -> config_free. Only cli/ includes this: every module has its own
+ *      options (cli/cmd_serve.c translates).
+ * Precedence: flags, environment (RECASK_...), file, defaults; a list (listen, upstreams) is replaced as a whole.
+ * Errors: ERR_USAGE names where and what: `config.json: upstreams[1].url: ...`, `RECASK_QUOTA: ...`, `--quota: ...`; a
+ *      syntax error names line and column. ERR_NOTFOUND, ERR_IO: the file itself.
+ * Threads: loading is for one thread; the result may be read by any.
+ */
+#pragma once
+
+#include "base/err.h"
+#include "base/log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CONFIG_LISTEN_MAX 16
+#define CONFIG_UPSTREAMS_MAX 256
+#define CONFIG_FILE_MAX_BYTES (1u << 20)
+
+/* The order of the words in the keys' table. UNSET: only in a listener, which then follows the global view. */
+enum config_view {
+    CONFIG_VIEW_UNSET = 0,
+    CONFIG_VIEW_AUTO,
+    CONFIG_VIEW_ORIGINAL,
+    CONFIG_VIEW_CANONICAL,
+    CONFIG_VIEW_ZSTD,
+};
+enum config_link { CONFIG_LINK_LAN = 0, CONFIG_LINK_WAN };
+enum config_originals { CONFIG_ORIGINALS_AUTO = 0, CONFIG_ORIGINALS_KEEP, CONFIG_ORIGINALS_DROP };
+enum config_signed { CONFIG_SIGNED_ORIGINAL = 0, CONFIG_SIGNED_REWRITE };
+
+struct config_strings {
+    char **v;
+    size_t count;
+};
+
+struct config_listen {
+    char *address;
+    enum config_view view;
+    enum config_link link;
+    char *upstream; /* NULL: by ns=, path or default */
+    char *tls_cert_file, *tls_key_file;
+};
+
+struct config_upstream {
+    char *name;
+    char *url;
+    const char *const *aliases; /* static, NULL-terminated, or NULL */
+    bool add_library;           /* docker.io */
+    int64_t tag_ttl_ms;         /* -1: the global one */
+    char *username, *password_file, *ca_file;
+    struct config_strings token_realms;
+    bool insecure;
+};
+
+struct config_quota {
+    uint64_t bytes;   /* 0: */
+    unsigned percent; /* of the file system */
+};
+
+struct config {
+    struct config_listen *listen; /* at least one */
+    size_t listen_count;
+    char *admin; /* NULL: no TCP port */
+    char *store_path;
+    struct config_quota quota;
+    int64_t zstd_level;
+    enum config_originals originals;
+    struct config_upstream *upstreams; /* at least one; names and aliases are unique */
+    size_t upstream_count;
+    char *default_upstream; /* the name of one of them */
+    enum config_view view;  /* never UNSET */
+    enum config_signed signed_images;
+    enum log_level log_level;
+    uint64_t max_layer_bytes;
+    int64_t max_ratio;
+    bool offline;
+    int64_t tag_ttl_ms, stop_timeout_ms;
+    char *unsupported; /* place of the first key that is set and whose feature comes later, or NULL */
+};
+
+/* ---- loading --------------------------------------------------------------------------------------------------- */
+
+/* One flag as given: {"--quota", "10GiB"}; a switch has the value "true". */
+struct config_flag {
+    const char *name, *value;
+};
+
+struct config_source {
+    const char *file; /* NULL: RECASK_CONFIG, or none */
+    const char *text; /* when set, the contents of `file`, which is not read then */
+    size_t text_len;
+    const char *const *env; /* "NAME=value"..., NULL-terminated; NULL: none */
+    const struct config_flag *flags;
+    size_t flag_count;
+};
+
+MUST_CHECK int config_load(const struct config_source *src, struct config **out, struct err *err);
+void config_free(struct config *c);
+void config_cleanup(struct config **c);
+
+/* ERR_UNSUPPORTED names a key that is good but whose feature this version lacks: it must not pass in silence. */
+MUST_CHECK int config_supported(const struct config *c, struct err *err);
+
+/* The store of a client command: flag (may be NULL), RECASK_STORE, then the default of `serve`. The caller frees. */
+MUST_CHECK int config_store_path(const char *flag, const char *const *env, char **out, struct err *err);
+
+/* ---- the keys, for --help and documentation --------------------------------------------------------------------- */
+
+struct config_key {
+    const char *path;     /* "store.quota", "upstreams[].url" */
+    const char *arg;      /* what its value is: "SIZE", "auto|original", "{...}"; NULL: true or false */
+    const char *fallback; /* the default as text; NULL: none */
+    const char *flag;     /* "--quota" or NULL */
+    const char *env;      /* "RECASK_QUOTA" or NULL */
+    const char *help;     /* one line */
+    bool repeats;         /* the flag may be given several times; the variable takes a list with commas */
+    bool later;           /* parsed and checked, but refused by config_supported() */
+};
+
+/* NULL behind the last one. */
+const struct config_key *config_key_at(size_t i);

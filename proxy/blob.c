@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * GET and HEAD of /v2/<name>/blobs/<digest>: where the bytes come from. blob_answer.c says in which form they go out.
+ *
+ *   look -> in the store, and this repository is known to hold it -> answer from the store
+ *        -> in the store or on the way, but not confirmed for this repository -> HEAD upstream -> look again
+ *        -> elsewhere: HEAD asks upstream; GET joins or starts a fill (of the original, when the digest names its decoded
+ *           bytes) and follows it
+ *        -> a zstd form that was evicted: fill, canonicalise, look again
+ */
+#include "base/log.h"
+#include "proxy/blob_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LOOKS_MAX 6 /* rounds of look() before a blob that comes and goes is given up */
+
+static void look(struct request *r);
+
+/* ---- asking the upstream whether this repository holds the blob ------------------------------------------------- */
+
+static void confirm_next(struct request *r);
+
+/* On the upstream thread. */
+static void head_done(void *arg, struct upstream_answer *answer, const struct err *err)
+{
+    struct request *r = arg;
+    r->err = *err;
+    r->head_bytes = answer->head.has_length ? answer->head.length_bytes : 0;
+    request_wake(r);
+    request_unref(r);
+}
+
+static void head_upstream(struct request *r, const struct digest *d, void (*then)(struct request *))
+{
+    char path[OCI_NAME_MAX_BYTES + 120];
+    struct err err = ERR_INIT;
+
+    snprintf(path, sizeof(path), "/v2/%s/blobs/%s", r->route.name, digest_text(d).s);
+    struct upstream_request req = {.up = r->route.up, .head = true, .path = path};
+    r->next = then;
+    request_ref(r); /* the exchange's, dropped in head_done() */
+    if (upstream_call(r->p->ups, &req, head_done, r, &err) < 0) {
+        request_unref(r);
+        request_fail(r, &err);
+    }
+}
+
+static void confirmed(struct request *r)
+{
+    const struct store_source *s = &r->sources[r->source_at];
+    struct err err = ERR_INIT;
+
+    if (r->err.code == ERR_NOTFOUND && r->source_at + 1 < r->source_count) {
+        r->source_at++;
+        confirm_next(r);
+    } else if (r->err.code != 0) {
+        request_fail(r, &r->err);
+    } else if (store_repo_add_blob(r->p->store, r->repo, &s->original, r->head_bytes, &err) < 0) {
+        request_fail(r, &err);
+    } else {
+        look(r);
+    }
+}
+
+static void confirm_next(struct request *r)
+{
+    head_upstream(r, &r->sources[r->source_at].original, confirmed);
+}
+
+/* Asks for the originals that the digest can be made from, one after the other, and last for the digest itself: the same
+ * bytes may lie upstream as a blob of their own. */
+static void confirm(struct request *r)
+{
+    struct store_source *last = &r->sources[r->source_count];
+    bool listed = false;
+
+    for (size_t i = 0; i < r->source_count; i++)
+        listed = listed || digest_equal(&r->sources[i].original, &r->digest);
+    if (!listed) {
+        *last = (struct store_source){.original = r->digest};
+        r->source_count++;
+    }
+    r->source_at = 0;
+    confirm_next(r);
+}
+
+/* ---- fills ------------------------------------------------------------------------------------------------------- */
+
+static void fill_ready(struct request *r)
+{
+    struct err err = ERR_INIT;
+    uint64_t length;
+
+    fill_forget(r->fill, &r->waiter);
+    enum fill_state state = fill_wait(r->fill, FILL_STREAMING, NULL);
+    bool known = fill_length(r->fill, &length);
+    if (state == FILL_STARTING || (state == FILL_STREAMING && !known && !r->blob.size_bytes)) {
+        /* Without any word on the length an answer could not have a Content-Length: wait for the end. */
+        r->next = fill_ready;
+        enum fill_state want = state == FILL_STARTING ? FILL_STREAMING : FILL_VERIFIED;
+        if (fill_wait(r->fill, want, &r->waiter) >= want)
+            request_wake(r);
+        return;
+    }
+    if (state == FILL_FAILED) {
+        bool present = fill_was_present(r->fill);
+        fill_error(r->fill, &err);
+        fill_unref(steal(&r->fill));
+        if (present)
+            look(r);
+        else
+            request_fail(r, &err);
+        return;
+    }
+    blob_answer_fill(r);
+}
+
+static void follow(struct request *r, const struct store_source *s)
+{
+    struct err err = ERR_INIT;
+    bool started;
+
+    fill_unref(steal(&r->fill));
+    if (fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0) {
+        request_fail(r, &err);
+        return;
+    }
+    r->decode = s->decode;
+    r->cache = started ? CACHE_MISS : CACHE_FOLLOW;
+    fill_ready(r);
+}
+
+/* ---- a zstd form whose frames are gone: nothing but storing the layer again makes its bytes ------------------------ */
+
+static void rebuild(struct request *r);
+
+static void rebuilt(struct request *r)
+{
+    jobs_forget(r->p->jobs, &r->waiter);
+    if (r->fill)
+        fill_forget(r->fill, &r->waiter);
+    rebuild(r);
+}
+
+static void rebuild(struct request *r)
+{
+    const struct store_source *s = &r->sources[0];
+    struct store_blob blob;
+    struct err err = ERR_INIT;
+    bool started;
+
+    r->next = rebuilt;
+    if (r->fill) {
+        enum fill_state state = fill_wait(r->fill, FILL_DONE, &r->waiter);
+        if (state < FILL_DONE)
+            return;
+        fill_error(r->fill, &err);
+        fill_unref(steal(&r->fill));
+        if (state == FILL_FAILED && err.code != 0) {
+            request_fail(r, &err);
+            return;
+        }
+    }
+    if (store_blob_lookup(r->p->store, &s->original, &blob, &err) < 0) {
+        request_fail(r, &err);
+        return;
+    }
+    jobs_wait(r->p->jobs, &r->waiter);
+    if (blob.present && !blob.canonical_present)
+        jobs_canon(r->p->jobs, &s->original);
+    if (jobs_has_canon(r->p->jobs, &s->original))
+        return; /* woken when a job ends */
+    jobs_forget(r->p->jobs, &r->waiter);
+    if (blob.present || r->refilled) {
+        look(r);
+        return;
+    }
+    r->refilled = true;
+    if (fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0)
+        request_fail(r, &err);
+    else
+        rebuild(r);
+}
+
+/* ---- look -------------------------------------------------------------------------------------------------------- */
+
+static void head_known(struct request *r)
+{
+    if (r->err.code != 0) {
+        request_fail(r, &r->err);
+        return;
+    }
+    struct err err = ERR_INIT;
+    if (store_repo_add_blob(r->p->store, r->repo, &r->digest, r->head_bytes, &err) < 0) {
+        request_fail(r, &err);
+        return;
+    }
+    r->cache = CACHE_MISS;
+    r->blob.size_bytes = r->head_bytes;
+    blob_answer_head(r);
+}
+
+/* Not in the store. */
+static void absent(struct request *r)
+{
+    bool is_head = http_method(r->x) == HTTP_HEAD;
+
+    if (is_head && r->blob.role != ROLE_UNKNOWN && r->blob.size_bytes > 0) {
+        r->cache = CACHE_HIT;
+        blob_answer_head(r);
+    } else if (is_head) {
+        head_upstream(r, &r->digest, head_known);
+    } else if (r->blob.role == ROLE_ZSTD) {
+        r->cache = CACHE_MISS;
+        rebuild(r);
+    } else {
+        follow(r, &r->sources[0]);
+    }
+}
+
+/* Whether this repository may have the blob without another word from the upstream. */
+static int may_serve(struct request *r, bool *out, struct err *err)
+{
+    TRY(store_repo_has_blob(r->p->store, r->repo, &r->digest, out, err));
+    if (*out || r->blob.role != ROLE_UNKNOWN)
+        return 0;
+    /* Nobody knows it: the transfer itself will be the confirmation, unless one for another repository is under way. */
+    struct fill *f = fill_find(r->p, r->route.up, &r->digest);
+    *out = !f || fill_repo(f) == r->repo;
+    fill_unref(f);
+    return 0;
+}
+
+static void look(struct request *r)
+{
+    struct err err = ERR_INIT;
+    bool allowed = false;
+
+    if (r->looks++ >= LOOKS_MAX) {
+        err_set(&err, ERR_BUSY, "%s comes and goes; the store has no room to keep it", digest_text(&r->digest).s);
+        request_fail(r, &err);
+        return;
+    }
+    if (store_blob_lookup(r->p->store, &r->digest, &r->blob, &err) < 0 ||
+        store_sources(r->p->store, &r->digest, r->repo, r->sources, ARRAY_LEN(r->sources) - 1, &r->source_count, &err) < 0 ||
+        may_serve(r, &allowed, &err) < 0) {
+        request_fail(r, &err);
+        return;
+    }
+    if (!allowed) {
+        confirm(r);
+        return;
+    }
+    if (r->blob.present) {
+        r->cache = r->cache == CACHE_NONE ? CACHE_HIT : r->cache;
+        if (blob_answer_store(r))
+            return;
+        /* Its bytes turned out to be missing or damaged before any header was sent: the state is corrected, look again. */
+        look(r);
+        return;
+    }
+    if (r->source_count == 0) {
+        r->sources[0] = (struct store_source){.original = r->digest};
+        r->source_count = 1;
+    }
+    absent(r);
+}
+
+void blob_start(struct request *r)
+{
+    struct err err = ERR_INIT;
+
+    if (digest_parse(r->route.ref, strlen(r->route.ref), &r->digest, &err) < 0) {
+        r->route.error_code = "DIGEST_INVALID";
+        err.code = ERR_FORMAT;
+        request_fail(r, &err);
+        return;
+    }
+    look(r);
+}

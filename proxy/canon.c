@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One blob becoming canonical: its verified original is read, decoded by what its bytes are, and put through the layer
+ * writer. The job runs in slices of at most SLICE_BYTES or SLICE_MS, so that clients get the workers in between.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "proxy/blob_internal.h"
+#include "proxy/jobs_internal.h"
+
+#include <inttypes.h>
+
+#define CANON_MAGIC 0xca4041c0u
+#define BUFFER_BYTES (256u << 10)
+#define SLICE_BYTES (1u << 20)
+#define SLICE_MS 10
+#define TRIES_MAX 5
+
+static void canon_ref(void *arg)
+{
+    struct canon_job *c = CAST_OBJ(struct canon_job, CANON_MAGIC, arg);
+    atomic_fetch_add(&c->refs, 1);
+}
+
+void canon_unref(void *arg)
+{
+    struct canon_job *c = CAST_OBJ(struct canon_job, CANON_MAGIC, arg);
+    if (atomic_fetch_sub(&c->refs, 1) != 1)
+        return;
+    source_free(c->source);
+    layer_writer_abort(c->writer);
+    free(c->buffer);
+    c->magic = 0;
+    free(c);
+}
+
+static void close_all(struct canon_job *c)
+{
+    source_free(steal(&c->source));
+    layer_writer_abort(steal(&c->writer));
+}
+
+static void over(struct canon_job *c)
+{
+    close_all(c);
+    jobs_canon_over(c);
+}
+
+/* True when the original on disk is what it was: then it is the blob itself that does not decode. */
+static bool original_sound(struct canon_job *c)
+{
+    CLEANUP(source_cleanup) struct source *s = NULL;
+    struct err err = ERR_INIT;
+    size_t got;
+
+    int rc = original_open(c->js->p->store, &c->digest, 0, UINT64_MAX, &s, &err);
+    while (rc >= 0 && rc != STEP_EOF)
+        rc = source_read(s, c->buffer, BUFFER_BYTES, &got, &err);
+    return rc == STEP_EOF;
+}
+
+static void refuse(struct canon_job *c, const char *why)
+{
+    struct err err = ERR_INIT;
+
+    log_event(LOG_INFO, "canon.refused", "digest=%s reason=%s", digest_text(&c->digest).s, log_quote(why).s);
+    if (store_canon_refuse(c->js->p->store, &c->digest, why, &err) < 0)
+        log_event(LOG_WARN, "canon.refused", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(err.msg).s);
+    over(c);
+}
+
+static void failed(struct canon_job *c, const struct err *e)
+{
+    struct err err = ERR_INIT;
+
+    close_all(c);
+    switch (e->code) {
+    case ERR_FORMAT:
+    case ERR_LIMIT:
+    case ERR_UNSUPPORTED:
+        refuse(c, e->msg);
+        return;
+    case ERR_CORRUPT:
+    case ERR_NOTFOUND:
+        if (original_sound(c)) {
+            refuse(c, e->msg);
+            return;
+        }
+        log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(e->msg).s);
+        if (store_mark_lost(c->js->p->store, &c->digest, &err) < 0)
+            log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(err.msg).s);
+        over(c);
+        return;
+    case ERR_BUSY:
+        if (++c->tries < TRIES_MAX) {
+            workpool_post(c->js->p->pool, &c->job);
+            return;
+        }
+        break;
+    default:
+        break;
+    }
+    /* The original stays; it is taken up again at the next start or the next time somebody wants it. */
+    log_event(LOG_WARN, "canon.fail", "digest=%s code=%s error=%s", digest_text(&c->digest).s, err_code_name(e->code),
+              log_quote(e->msg).s);
+    over(c);
+}
+
+/* STEP_DONE: opened; STEP_EOF: there is nothing to do. */
+static int open_job(struct canon_job *c, struct err *err)
+{
+    CLEANUP(source_cleanup) struct source *raw = NULL;
+    struct proxy *p = c->js->p;
+    struct store_blob blob;
+    bool config;
+
+    TRY(store_blob_lookup(p->store, &c->digest, &blob, err));
+    if (blob.role != ROLE_ORIGINAL || !blob.present || blob.canonical_present || blob.canon == CANON_REFUSED)
+        return STEP_EOF;
+    TRY(store_is_config(p->store, &c->digest, &config, err));
+    if (config)
+        return err_set(err, ERR_UNSUPPORTED, "an image config");
+    TRY(original_open(p->store, &c->digest, 0, UINT64_MAX, &raw, err));
+    TRY(source_decoded_new(&raw, p->opt.max_layer_bytes, p->opt.max_ratio, &c->source, err));
+    c->start_ms = clock_mono_ms();
+    return layer_writer_open(p->store, &c->digest, &c->writer, err);
+}
+
+static int commit(struct canon_job *c, struct err *err)
+{
+    struct layer_result res;
+
+    TRY(layer_writer_commit(c->writer, &res, err));
+    log_event(LOG_INFO, "canon.done",
+              "digest=%s canonical=%s bytes=%" PRIu64 " chunks=%" PRIu64 " new_chunks=%" PRIu64 " new_frame_bytes=%" PRIu64
+              " existed=%d ms=%" PRId64,
+              digest_text(&c->digest).s, digest_text(&res.canonical).s, res.canonical_bytes, res.chunks, res.new_chunks,
+              res.new_frame_bytes, res.existed, clock_mono_ms() - c->start_ms);
+    return STEP_EOF;
+}
+
+static int slice(struct canon_job *c, struct err *err)
+{
+    int64_t until_ms = clock_mono_ms() + SLICE_MS;
+    size_t moved = 0;
+
+    if (!c->writer) {
+        int rc = open_job(c, err);
+        if (rc != STEP_DONE)
+            return rc;
+    }
+    while (moved < SLICE_BYTES && clock_mono_ms() < until_ms) {
+        size_t got = 0;
+        int rc = source_read(c->source, c->buffer, BUFFER_BYTES, &got, err);
+        if (rc < 0)
+            return rc;
+        TRY(layer_writer_put(c->writer, c->buffer, got, err));
+        if (rc == STEP_EOF)
+            return commit(c, err);
+        moved += got;
+    }
+    return STEP_MORE;
+}
+
+static void canon_run(void *arg)
+{
+    struct canon_job *c = CAST_OBJ(struct canon_job, CANON_MAGIC, arg);
+    struct err err = ERR_INIT;
+
+    if (jobs_stopping(c->js)) {
+        over(c);
+        return;
+    }
+    int rc = slice(c, &err);
+    if (rc < 0)
+        failed(c, &err);
+    else if (rc == STEP_MORE)
+        workpool_post(c->js->p->pool, &c->job);
+    else
+        over(c);
+}
+
+int canon_new(struct jobs *js, const struct digest *d, struct canon_job **out, struct err *err)
+{
+    struct canon_job *c = calloc(1, sizeof(*c));
+    if (!c)
+        return err_nomem(err, sizeof(*c));
+    c->magic = CANON_MAGIC;
+    atomic_init(&c->refs, 1);
+    c->js = js;
+    c->digest = *d;
+    c->buffer = malloc(BUFFER_BYTES);
+    job_init(&c->job, JOB_BACKGROUND, canon_run, c, canon_ref, canon_unref);
+    if (!c->buffer) {
+        canon_unref(c);
+        return err_nomem(err, BUFFER_BYTES);
+    }
+    *out = c;
+    return 0;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A follower: a source over a fill's bytes from some offset on, at its own pace. It reads the spool while the fill writes
+ * it; when the fill detaches, it goes on by a transfer of its own from where the spool ends, hashing on from the fill's
+ * hash, so that the end is checked all the same.
+ */
+#include "proxy/fill_internal.h"
+
+#include <inttypes.h>
+
+struct follower {
+    struct source base;
+    struct fill *f;
+    uint64_t off;
+    bool hold_back;
+    struct source *alone; /* after a detach */
+    struct waiter waiter;
+    source_wake_fn *wake;
+    void *wake_arg;
+};
+
+static const struct source_ops follower_ops;
+
+static struct follower *follower_of(struct source *s)
+{
+    REQUIRE(s->ops == &follower_ops);
+    return (struct follower *)s;
+}
+
+static void follower_woken(void *arg)
+{
+    struct follower *fo = arg;
+    if (fo->wake)
+        fo->wake(fo->wake_arg);
+}
+
+/* Where reading must stop for now. Called with the fill's lock held. */
+static uint64_t readable(const struct follower *fo)
+{
+    uint64_t have = fo->f->spool ? spool_bytes(fo->f->spool) : 0;
+    if (!fo->hold_back || (fo->f->state >= FILL_VERIFIED && fo->f->state <= FILL_DETACHED))
+        return have;
+    return have > HOLD_BACK_BYTES ? have - HOLD_BACK_BYTES : 0;
+}
+
+/* The rest from the upstream, checked against the digest unless only a range is wanted. */
+static int go_alone(struct follower *fo, struct err *err)
+{
+    CLEANUP(free_ptr) char *path = NULL;
+    CLEANUP(source_cleanup) struct source *stream = NULL;
+    CLEANUP(hasher_cleanup) struct hasher *hasher = NULL;
+    struct fill *f = fo->f;
+    uint64_t at = f->spool ? spool_bytes(f->spool) : 0;
+
+    TRY(str_printf(&path, err, "/v2/%s/blobs/%s", f->name, digest_text(&f->digest).s));
+    struct upstream_request req = {.up = f->up, .path = path, .first = fo->off > at ? fo->off : at};
+    TRY(upstream_stream_new(f->p->ups, &req, &stream, err));
+    if (fo->hold_back) {
+        TRY(hasher_clone(f->detached_hasher, &hasher, err));
+        uint64_t size = f->has_length ? f->length : SIZE_UNKNOWN;
+        TRY(source_verified_new(&stream, &f->digest, size, &hasher, at, &fo->alone, err));
+    } else {
+        fo->alone = steal(&stream);
+    }
+    source_set_waker(fo->alone, fo->wake, fo->wake_arg);
+    return 0;
+}
+
+/* Nothing to read right now: the end, a failure, a detach, or a wait. */
+static int nothing_yet(struct follower *fo, struct err *err)
+{
+    struct fill *f = fo->f;
+
+    lock_take(&f->lock);
+    enum fill_state state = f->state;
+    bool more = fo->off < readable(fo);
+    bool wait = !more && (state == FILL_STARTING || state == FILL_STREAMING);
+    if (wait && !fo->waiter.list)
+        waiter_add(&f->waiters, &fo->waiter);
+    lock_give(&f->lock);
+    if (wait)
+        return STEP_WAIT;
+    if (more)
+        return STEP_MORE;
+    switch (state) {
+    case FILL_VERIFIED:
+    case FILL_DONE:
+        return STEP_EOF;
+    case FILL_DETACHED:
+        TRY(go_alone(fo, err));
+        return STEP_MORE;
+    case FILL_FAILED:
+        fill_error(f, err);
+        return err->code ? err->code : err_set(err, ERR_CANCELLED, "the fill was dropped");
+    case FILL_STARTING:
+    case FILL_STREAMING:
+        break;
+    }
+    return err_set(err, ERR_BUG, "a fill in state %d", (int)state);
+}
+
+static int follower_read(struct source *s, void *out, size_t cap, size_t *out_len, struct err *err)
+{
+    struct follower *fo = follower_of(s);
+
+    for (;;) {
+        if (fo->alone)
+            return source_read(fo->alone, out, cap, out_len, err);
+        lock_take(&fo->f->lock);
+        uint64_t limit = readable(fo);
+        lock_give(&fo->f->lock);
+        if (fo->off < limit) {
+            size_t want = limit - fo->off < cap ? (size_t)(limit - fo->off) : cap;
+            TRY(spool_pread(fo->f->spool, fo->off, out, want, out_len, err));
+            if (*out_len > 0) {
+                fo->off += *out_len;
+                return STEP_MORE;
+            }
+            return err_set(err, ERR_IO, "the spool of %s ends at %" PRIu64, digest_text(&fo->f->digest).s, fo->off);
+        }
+        int rc = nothing_yet(fo, err);
+        if (rc != STEP_MORE)
+            return rc;
+    }
+}
+
+static void follower_waker(struct source *s, source_wake_fn *fn, void *arg)
+{
+    struct follower *fo = follower_of(s);
+    fo->wake = fn;
+    fo->wake_arg = arg;
+}
+
+static void follower_free(struct source *s)
+{
+    struct follower *fo = follower_of(s);
+    fill_forget(fo->f, &fo->waiter);
+    source_free(fo->alone);
+    fill_unref(fo->f);
+    fo->base.magic = 0;
+    free(fo);
+}
+
+static const struct source_ops follower_ops = {"follower", follower_read, follower_waker, follower_free};
+
+int fill_follow(struct fill *f, uint64_t off, bool hold_back, struct source **out, struct err *err)
+{
+    struct follower *fo = calloc(1, sizeof(*fo));
+    if (!fo)
+        return err_nomem(err, sizeof(*fo));
+    fo->base = (struct source){SOURCE_MAGIC, &follower_ops};
+    fill_ref(f);
+    fo->f = f;
+    fo->off = off;
+    fo->hold_back = hold_back;
+    fo->waiter = (struct waiter){.fn = follower_woken, .arg = fo};
+    *out = &fo->base;
+    return 0;
+}

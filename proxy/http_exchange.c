@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One request and its answer as data: what the client sent, copied out of the server library, and the pipe that the body
+ * of the answer goes through. No socket is touched here.
+ */
+#include "base/clock.h"
+#include "proxy/http_internal.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <strings.h>
+#include <sys/random.h>
+
+struct http_exchange *http_exchange_new(struct http_listener *l, const char *uri)
+{
+    struct http_exchange *x = calloc(1, sizeof(*x));
+    if (!x)
+        return NULL;
+    x->magic = HTTP_EXCHANGE_MAGIC;
+    atomic_init(&x->refs, 1);
+    atomic_init(&x->sent_bytes, 0);
+    x->listener = l;
+    lock_init(&x->lock, RANK_REQUEST);
+    buf_init(&x->body, HTTP_BODY_MAX_BYTES);
+    x->start_ms = clock_mono_ms();
+    const char *mark = strchrnul(uri, '?');
+    x->path = strndup(uri, (size_t)(mark - uri));
+    x->query = strdup(*mark ? mark + 1 : "");
+    if (!x->path || !x->query) {
+        http_exchange_unref(x);
+        return NULL;
+    }
+    return x;
+}
+
+void http_exchange_ref(void *arg)
+{
+    struct http_exchange *x = CAST_OBJ(struct http_exchange, HTTP_EXCHANGE_MAGIC, arg);
+    atomic_fetch_add(&x->refs, 1);
+}
+
+void http_exchange_unref(void *arg)
+{
+    struct http_exchange *x = CAST_OBJ(struct http_exchange, HTTP_EXCHANGE_MAGIC, arg);
+    if (atomic_fetch_sub(&x->refs, 1) != 1)
+        return;
+    for (size_t i = 0; i < x->line_count; i++) {
+        free(x->lines[i].name);
+        free(x->lines[i].value);
+    }
+    http_answer_release(&x->answer);
+    free(x->pipe.mem);
+    free(x->method_text);
+    free(x->path);
+    free(x->query);
+    free(x->query_decoded);
+    buf_release(&x->body);
+    lock_release(&x->lock);
+    x->magic = 0;
+    free(x);
+}
+
+/* Repeated lines are joined with ", " (RFC 9110 section 5.3). */
+void http_exchange_add_header(struct http_exchange *x, const char *name, const char *value)
+{
+    value = value ? value : "";
+    x->header_bytes += strlen(name) + strlen(value) + 4;
+    if (x->header_bytes > HTTP_HEADER_MAX_BYTES) {
+        x->header_overflow = true;
+        return;
+    }
+    for (size_t i = 0; i < x->line_count; i++) {
+        if (strcasecmp(x->lines[i].name, name) != 0)
+            continue;
+        char *joined;
+        struct err err = ERR_INIT;
+        if (str_printf(&joined, &err, "%s, %s", x->lines[i].value, value) < 0) {
+            x->header_overflow = true;
+            return;
+        }
+        free(x->lines[i].value);
+        x->lines[i].value = joined;
+        return;
+    }
+    if (x->line_count == HTTP_REQUEST_HEADERS_MAX) {
+        x->header_overflow = true;
+        return;
+    }
+    struct http_header_line *line = &x->lines[x->line_count];
+    line->name = strdup(name);
+    line->value = strdup(value);
+    if (!line->name || !line->value) {
+        free_ptr(&line->name);
+        free_ptr(&line->value);
+        x->header_overflow = true;
+        return;
+    }
+    x->line_count++;
+}
+
+void http_exchange_set_peer(struct http_exchange *x, const struct sockaddr *sa)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+
+    if (!sa || sa->sa_family == AF_UNIX) {
+        snprintf(x->peer, sizeof(x->peer), "unix");
+    } else if (sa->sa_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, sa, sizeof(in));
+        inet_ntop(AF_INET, &in.sin_addr, host, sizeof(host));
+        snprintf(x->peer, sizeof(x->peer), "%s:%u", host, ntohs(in.sin_port));
+    } else {
+        struct sockaddr_in6 in6;
+        memcpy(&in6, sa, sizeof(in6));
+        inet_ntop(AF_INET6, &in6.sin6_addr, host, sizeof(host));
+        snprintf(x->peer, sizeof(x->peer), "[%s]:%u", host, ntohs(in6.sin6_port));
+    }
+}
+
+static void exchange_choose_id(struct http_exchange *x)
+{
+    const char *theirs = http_header(x, "X-Request-Id");
+    size_t len = theirs ? strlen(theirs) : 0;
+    bool sane = len > 0 && len < sizeof(x->id);
+    for (size_t i = 0; sane && i < len; i++)
+        sane = isalnum((unsigned char)theirs[i]) || strchr("-_.", theirs[i]) != NULL;
+    if (sane) {
+        memcpy(x->id, theirs, len + 1);
+        return;
+    }
+    uint64_t r = 0;
+    if (getrandom(&r, sizeof(r), GRND_NONBLOCK) != (ssize_t)sizeof(r))
+        r = (uint64_t)clock_mono_ms() ^ (uint64_t)(uintptr_t)x;
+    snprintf(x->id, sizeof(x->id), "%016" PRIx64, r);
+}
+
+/* ---- getters --------------------------------------------------------------------------------------------------- */
+
+enum http_method http_method(const struct http_exchange *x)
+{
+    return x->method;
+}
+
+const char *http_method_text(const struct http_exchange *x)
+{
+    return x->method_text;
+}
+
+const char *http_path(const struct http_exchange *x)
+{
+    return x->path;
+}
+
+const char *http_query_raw(const struct http_exchange *x)
+{
+    return x->query;
+}
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)tolower((unsigned char)c);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Decodes "+" and %XX in place; a NUL or a bad escape makes the value unusable. */
+static bool query_decode(char *s)
+{
+    char *out = s;
+    for (; *s; s++) {
+        if (*s == '+') {
+            *out++ = ' ';
+        } else if (*s == '%') {
+            int hi = hex_value(s[1]), lo = hi < 0 ? -1 : hex_value(s[2]);
+            if (lo < 0 || (hi == 0 && lo == 0))
+                return false;
+            *out++ = (char)(hi * 16 + lo);
+            s += 2;
+        } else {
+            *out++ = *s;
+        }
+    }
+    *out = '\0';
+    return true;
+}
+
+/* The decoded query is kept as "name\0value\0...\0\0", made once before the handler runs. */
+static void query_split(struct http_exchange *x)
+{
+    size_t len = strlen(x->query);
+    char *copy = strdup(x->query), *save = NULL, *out;
+
+    x->query_decoded = calloc(1, 2 * len + 4);
+    if (!copy || !x->query_decoded) {
+        free(copy);
+        return;
+    }
+    out = x->query_decoded;
+    for (char *part = strtok_r(copy, "&", &save); part; part = strtok_r(NULL, "&", &save)) {
+        char *value = strchr(part, '=');
+        if (value)
+            *value++ = '\0';
+        if (*part == '\0' || !query_decode(part) || (value && !query_decode(value)))
+            continue;
+        out = stpcpy(out, part) + 1;
+        out = stpcpy(out, value ? value : "") + 1;
+    }
+    free(copy);
+}
+
+const char *http_query(const struct http_exchange *x, const char *name)
+{
+    if (!x->query_decoded)
+        return NULL;
+    for (const char *p = x->query_decoded; *p;) {
+        const char *value = p + strlen(p) + 1;
+        if (strcmp(p, name) == 0)
+            return value;
+        p = value + strlen(value) + 1;
+    }
+    return NULL;
+}
+
+const char *http_header(const struct http_exchange *x, const char *name)
+{
+    for (size_t i = 0; i < x->line_count; i++) {
+        if (strcasecmp(x->lines[i].name, name) == 0)
+            return x->lines[i].value;
+    }
+    return NULL;
+}
+
+const char *http_body(const struct http_exchange *x, size_t *out_len)
+{
+    *out_len = x->body.len;
+    return x->body.data ? x->body.data : "";
+}
+
+const char *http_request_id(const struct http_exchange *x)
+{
+    return x->id;
+}
+
+const char *http_peer(const struct http_exchange *x)
+{
+    return x->peer;
+}
+
+bool http_is_unix(const struct http_exchange *x)
+{
+    return x->listener->is_unix;
+}
+
+bool http_exchange_begin(struct http_exchange *x, const char *method)
+{
+    x->method = strcmp(method, "GET") == 0    ? HTTP_GET
+                : strcmp(method, "HEAD") == 0 ? HTTP_HEAD
+                : strcmp(method, "POST") == 0 ? HTTP_POST
+                                              : HTTP_OTHER;
+    x->method_text = strdup(method);
+    query_split(x);
+    exchange_choose_id(x);
+    return x->method_text != NULL;
+}
+
+/* ---- answers --------------------------------------------------------------------------------------------------- */
+
+int http_answer_header(struct http_answer *a, struct err *err, const char *name, const char *fmt, ...)
+{
+    char *value = NULL;
+    va_list ap;
+
+    if (a->header_count == HTTP_HEADERS_MAX)
+        return err_set(err, ERR_BUG, "more than %d answer headers", HTTP_HEADERS_MAX);
+    va_start(ap, fmt);
+    int n = vasprintf(&value, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return err_nomem(err, strlen(fmt));
+    /* Values may carry text from upstreams: nothing in them may start a new header line. */
+    for (char *p = value; *p; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = ' ';
+    }
+    a->headers[a->header_count].name = name;
+    a->headers[a->header_count].value = value;
+    a->header_count++;
+    return 0;
+}
+
+void http_answer_release(struct http_answer *a)
+{
+    for (unsigned i = 0; i < a->header_count; i++)
+        free(a->headers[i].value);
+    free(a->body);
+    source_free(a->source);
+    *a = (struct http_answer){.status = 0};
+}
+
+/* ---- the pipe -------------------------------------------------------------------------------------------------- */
+
+size_t pipe_space(const struct http_pipe *p, char **out)
+{
+    size_t tail = (p->head + p->used) % p->cap;
+    size_t free_bytes = p->cap - p->used, to_end = p->cap - tail;
+    *out = p->mem + tail;
+    return free_bytes < to_end ? free_bytes : to_end;
+}
+
+void pipe_publish(struct http_pipe *p, size_t len)
+{
+    p->used += len;
+    REQUIRE(p->used <= p->cap);
+}
+
+size_t pipe_take(struct http_pipe *p, char *out, size_t max)
+{
+    size_t taken = 0;
+    while (taken < max && p->used > 0) {
+        size_t n = p->cap - p->head;
+        n = n < p->used ? n : p->used;
+        n = n < max - taken ? n : max - taken;
+        memcpy(out + taken, p->mem + p->head, n);
+        p->head = (p->head + n) % p->cap;
+        p->used -= n;
+        taken += n;
+    }
+    return taken;
+}

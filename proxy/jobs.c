@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tables of background work. A job is on its table from the moment it is wanted until its last row is committed, so
+ * jobs_pending() == 0 means that there is nothing left to do. All state that must outlive the process is in the catalog
+ * (pending originals, wanted images); jobs_resume() takes it up again.
+ */
+#include "base/log.h"
+#include "proxy/jobs_internal.h"
+
+#include <unistd.h>
+
+int jobs_new(struct proxy *p, struct jobs **out, struct err *err)
+{
+    struct jobs *js = calloc(1, sizeof(*js));
+    if (!js)
+        return err_nomem(err, sizeof(*js));
+    js->p = p;
+    lock_init(&js->lock, RANK_SERVER);
+    cond_init(&js->idle);
+    *out = js;
+    return 0;
+}
+
+void jobs_free(struct jobs *js)
+{
+    if (!js)
+        return;
+    REQUIRE(!js->canons && !js->images);
+    pthread_cond_destroy(&js->idle);
+    lock_release(&js->lock);
+    free(js);
+}
+
+bool jobs_stopping(struct jobs *js)
+{
+    lock_take(&js->lock);
+    bool stopping = js->stopping;
+    lock_give(&js->lock);
+    return stopping;
+}
+
+uint64_t jobs_pending(struct jobs *js)
+{
+    /* Fills first: a fill queues its job before it leaves its table, so nothing is missed in between. */
+    lock_take(&js->p->lock);
+    uint64_t n = js->p->fill_count;
+    lock_give(&js->p->lock);
+    lock_take(&js->lock);
+    n += js->canon_count + js->image_count;
+    lock_give(&js->lock);
+    return n;
+}
+
+/* ---- canonicalising: as many at once as there are processors ------------------------------------------------------ */
+
+static unsigned canon_max(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (unsigned)n : 1;
+}
+
+static struct canon_job *canon_find(struct jobs *js, const struct digest *d)
+{
+    for (struct canon_job *c = js->canons; c; c = c->link) {
+        if (digest_equal(&c->digest, d))
+            return c;
+    }
+    return NULL;
+}
+
+/* Called with the lock held. The list is in order of arrival. */
+static void start_some(struct jobs *js)
+{
+    for (struct canon_job *c = js->canons; c && js->canon_running < canon_max(); c = c->link) {
+        if (c->running)
+            continue;
+        c->running = true;
+        js->canon_running++;
+        workpool_post(js->p->pool, &c->job);
+    }
+}
+
+void jobs_canon(struct jobs *js, const struct digest *original)
+{
+    struct canon_job *fresh;
+    struct err err = ERR_INIT;
+
+    if (canon_new(js, original, &fresh, &err) < 0) {
+        log_event(LOG_WARN, "canon.queue", "digest=%s error=%s", digest_text(original).s, log_quote(err.msg).s);
+        return;
+    }
+    lock_take(&js->lock);
+    bool listed = !js->stopping && !canon_find(js, original);
+    if (listed) {
+        struct canon_job **pp = &js->canons;
+        while (*pp)
+            pp = &(*pp)->link;
+        *pp = fresh;
+        js->canon_count++;
+        start_some(js);
+    }
+    lock_give(&js->lock);
+    if (!listed)
+        canon_unref(fresh);
+}
+
+bool jobs_has_canon(struct jobs *js, const struct digest *original)
+{
+    lock_take(&js->lock);
+    bool has = canon_find(js, original) != NULL;
+    lock_give(&js->lock);
+    return has;
+}
+
+/* Called with the lock held, after a job left its table. */
+static void one_over(struct jobs *js)
+{
+    waiter_wake_all(&js->waiters);
+    if (!js->canons && !js->images)
+        pthread_cond_broadcast(&js->idle);
+}
+
+static void kick_locked(struct jobs *js)
+{
+    for (struct image_job *im = js->images; im; im = im->link)
+        workpool_post(js->p->pool, &im->job);
+}
+
+void jobs_canon_over(struct canon_job *c)
+{
+    struct jobs *js = c->js;
+
+    lock_take(&js->lock);
+    for (struct canon_job **pp = &js->canons; *pp; pp = &(*pp)->link) {
+        if (*pp == c) {
+            *pp = c->link;
+            break;
+        }
+    }
+    js->canon_count--;
+    js->canon_running--;
+    if (!js->stopping)
+        start_some(js);
+    kick_locked(js);
+    one_over(js);
+    lock_give(&js->lock);
+    canon_unref(c);
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------- */
+
+static struct image_job *image_find(struct jobs *js, const struct digest *d)
+{
+    for (struct image_job *im = js->images; im; im = im->link) {
+        if (digest_equal(&im->manifest, d))
+            return im;
+    }
+    return NULL;
+}
+
+static void queue_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name,
+                        const struct digest *manifest, bool recheck)
+{
+    struct image_job *fresh;
+    struct err err = ERR_INIT;
+
+    if (jobs_has_image(js, manifest))
+        return;
+    if (image_new(js, up, repo, name, manifest, recheck, &fresh, &err) < 0) {
+        log_event(LOG_WARN, "image.queue", "digest=%s error=%s", digest_text(manifest).s, log_quote(err.msg).s);
+        return;
+    }
+    lock_take(&js->lock);
+    bool listed = !js->stopping && !image_find(js, manifest);
+    if (listed) {
+        fresh->link = js->images;
+        js->images = fresh;
+        js->image_count++;
+        workpool_post(js->p->pool, &fresh->job);
+    }
+    lock_give(&js->lock);
+    if (!listed)
+        image_unref(fresh);
+}
+
+void jobs_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name, const struct digest *manifest)
+{
+    queue_image(js, up, repo, name, manifest, false);
+}
+
+void jobs_recheck(struct jobs *js, const struct upstream *up, int64_t repo, const char *name,
+                  const struct digest *manifest)
+{
+    queue_image(js, up, repo, name, manifest, true);
+}
+
+bool jobs_has_image(struct jobs *js, const struct digest *manifest)
+{
+    lock_take(&js->lock);
+    bool has = image_find(js, manifest) != NULL;
+    lock_give(&js->lock);
+    return has;
+}
+
+void jobs_image_over(struct image_job *im)
+{
+    struct jobs *js = im->js;
+
+    lock_take(&js->lock);
+    for (struct image_job **pp = &js->images; *pp; pp = &(*pp)->link) {
+        if (*pp == im) {
+            *pp = im->link;
+            break;
+        }
+    }
+    js->image_count--;
+    one_over(js);
+    lock_give(&js->lock);
+    image_unref(im);
+}
+
+void jobs_kick(struct jobs *js)
+{
+    lock_take(&js->lock);
+    kick_locked(js);
+    lock_give(&js->lock);
+}
+
+void jobs_wait(struct jobs *js, struct waiter *w)
+{
+    lock_take(&js->lock);
+    waiter_add(&js->waiters, w);
+    lock_give(&js->lock);
+}
+
+void jobs_forget(struct jobs *js, struct waiter *w)
+{
+    lock_take(&js->lock);
+    waiter_remove(w);
+    lock_give(&js->lock);
+}
+
+/* ---- over restarts ------------------------------------------------------------------------------------------------ */
+
+static int resume_canon(void *arg, const struct digest *d, struct err *err UNUSED)
+{
+    jobs_canon(arg, d);
+    return 0;
+}
+
+static int resume_image(void *arg, int64_t repo, const char *upstream, const char *name, const struct digest *d,
+                        struct err *err UNUSED)
+{
+    struct jobs *js = arg;
+    const struct upstream *up = upstream_find(js->p->ups, upstream, strlen(upstream));
+    if (up) /* else it was taken out of the configuration; its rows wait for its return */
+        jobs_image(js, up, repo, name, d);
+    return 0;
+}
+
+int jobs_resume(struct jobs *js, struct err *err)
+{
+    TRY(store_each_pending(js->p->store, resume_canon, js, err));
+    return store_each_wanted(js->p->store, resume_image, js, err);
+}
+
+void jobs_stop(struct jobs *js)
+{
+    lock_take(&js->lock);
+    js->stopping = true;
+    for (struct canon_job **pp = &js->canons; *pp;) {
+        struct canon_job *c = *pp;
+        if (c->running) {
+            pp = &c->link;
+            continue;
+        }
+        *pp = c->link; /* it stays pending in the catalog */
+        js->canon_count--;
+        canon_unref(c);
+    }
+    kick_locked(js);
+    while (js->canons || js->images)
+        lock_wait(&js->lock, &js->idle, -1);
+    lock_give(&js->lock);
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tags/list and referrers: asked for upstream each time, but for a short memory, so that a burst of clients is one request.
+ * Nothing of it enters the store.
+ */
+#include "base/clock.h"
+#include "proxy/proxy_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ENTRIES 64
+#define KEEP_MS 10000
+#define BODY_MAX_BYTES (4u << 20)
+#define KEPT_BODY_MAX_BYTES (256u << 10) /* 64 entries of this size are all the memory it can take */
+
+struct kept {
+    char *key; /* "<upstream> <path>?<query>" */
+    char *body, *content_type, *link, *filters;
+    size_t len;
+    int64_t until_ms;
+};
+
+struct passthrough_cache {
+    struct lock lock; /* RANK_LEAF */
+    struct kept kept[ENTRIES];
+    unsigned next;
+};
+
+static void kept_clear(struct kept *k)
+{
+    free(k->key);
+    free(k->body);
+    free(k->content_type);
+    free(k->link);
+    free(k->filters);
+    *k = (struct kept){.key = NULL};
+}
+
+int passthrough_cache_new(struct passthrough_cache **out, struct err *err)
+{
+    struct passthrough_cache *c = calloc(1, sizeof(*c));
+    if (!c)
+        return err_nomem(err, sizeof(*c));
+    lock_init(&c->lock, RANK_LEAF);
+    *out = c;
+    return 0;
+}
+
+void passthrough_cache_free(struct passthrough_cache *c)
+{
+    if (!c)
+        return;
+    for (unsigned i = 0; i < ENTRIES; i++)
+        kept_clear(&c->kept[i]);
+    lock_release(&c->lock);
+    free(c);
+}
+
+static int kept_copy(const struct kept *from, struct kept *to, struct err *err)
+{
+    TRY(str_dup(from->content_type, &to->content_type, err));
+    TRY(str_dup(from->link, &to->link, err));
+    TRY(str_dup(from->filters, &to->filters, err));
+    to->body = malloc(from->len + 1);
+    if (!to->body)
+        return err_nomem(err, from->len);
+    memcpy(to->body, from->body ? from->body : "", from->len);
+    to->len = from->len;
+    return 0;
+}
+
+static bool cache_get(struct passthrough_cache *c, const char *key, struct kept *out)
+{
+    struct err err = ERR_INIT;
+    bool hit = false;
+
+    lock_take(&c->lock);
+    for (unsigned i = 0; i < ENTRIES && !hit; i++) {
+        struct kept *k = &c->kept[i];
+        hit = k->key && k->until_ms > clock_mono_ms() && strcmp(k->key, key) == 0 && kept_copy(k, out, &err) == 0;
+    }
+    lock_give(&c->lock);
+    return hit;
+}
+
+static void cache_put(struct passthrough_cache *c, const char *key, const struct kept *k)
+{
+    struct kept copy = {.key = NULL};
+    struct err err = ERR_INIT;
+
+    if (k->len > KEPT_BODY_MAX_BYTES || str_dup(key, &copy.key, &err) < 0 || kept_copy(k, &copy, &err) < 0) {
+        kept_clear(&copy);
+        return;
+    }
+    copy.until_ms = clock_mono_ms() + KEEP_MS;
+    lock_take(&c->lock);
+    kept_clear(&c->kept[c->next]);
+    c->kept[c->next] = copy;
+    c->next = (c->next + 1) % ENTRIES;
+    lock_give(&c->lock);
+}
+
+/* ---- one request ------------------------------------------------------------------------------------------------------ */
+
+/* The query without ns=, which is between the client and us. */
+static int upstream_path(const struct request *r, char **out, struct err *err)
+{
+    CLEANUP(buf_release) struct buf query = BUF_INIT(4096);
+    const char *p = http_query_raw(r->x);
+
+    while (*p) {
+        size_t len = strcspn(p, "&");
+        if (len > 0 && strncmp(p, "ns=", 3) != 0) {
+            TRY(buf_str(&query, query.len ? "&" : "?", err));
+            TRY(buf_add(&query, p, len, err));
+        }
+        p += len + (p[len] == '&');
+    }
+    const char *what = r->route.kind == ROUTE_TAGS ? "tags/list" : "referrers/";
+    return str_printf(out, err, "/v2/%s/%s%s%s", r->route.name, what, r->route.ref, query.data ? query.data : "");
+}
+
+/* The next page lies behind the path that the client used, whatever the upstream calls it; its query is the upstream's. */
+static int client_link(const struct request *r, const char *link, char **out, struct err *err)
+{
+    const char *query = strchr(link, '?'), *end = strchr(link, '>');
+    const char *ns = http_query(r->x, "ns");
+
+    if (!query || !end || query > end)
+        return str_printf(out, err, "<%s%s", http_path(r->x), end ? end : ">");
+    return str_printf(out, err, "<%s%.*s%s%s%s", http_path(r->x), (int)(end - query), query, ns ? "&ns=" : "",
+                      ns ? upstream_name(r->route.up) : "", end);
+}
+
+static int fill_answer(struct request *r, struct kept *k, struct http_answer *a, struct err *err)
+{
+    CLEANUP(free_ptr) char *link = NULL;
+
+    TRY(request_headers(r, a, err));
+    TRY(http_answer_header(a, err, "Content-Type", "%s", k->content_type ? k->content_type : "application/json"));
+    if (k->link) {
+        TRY(client_link(r, k->link, &link, err));
+        TRY(http_answer_header(a, err, "Link", "%s", link));
+    }
+    if (k->filters)
+        TRY(http_answer_header(a, err, "OCI-Filters-Applied", "%s", k->filters));
+    a->status = 200;
+    a->body = steal(&k->body);
+    a->body_len = k->len;
+    return 0;
+}
+
+/* Sends k's contents (taken). */
+static void reply_kept(struct request *r, struct kept *k)
+{
+    struct http_answer a = {.status = 0};
+    struct err err = ERR_INIT;
+
+    int rc = fill_answer(r, k, &a, &err);
+    kept_clear(k);
+    if (rc < 0) {
+        http_answer_release(&a);
+        request_fail(r, &err);
+        return;
+    }
+    request_reply(r, &a);
+}
+
+static void answered(struct request *r)
+{
+    struct upstream_answer *u = &r->answer;
+    struct kept k = {.key = NULL};
+
+    if (r->err.code != 0) {
+        request_fail(r, &r->err);
+        return;
+    }
+    k.len = u->body.len;
+    k.body = buf_steal(&u->body);
+    k.content_type = steal(&u->head.content_type);
+    k.link = steal(&u->head.link);
+    k.filters = steal(&u->head.filters_applied);
+    r->cache = CACHE_MISS;
+    cache_put(r->p->cache, r->key, &k);
+    reply_kept(r, &k);
+}
+
+/* On the upstream thread. */
+static void ask_done(void *arg, struct upstream_answer *answer, const struct err *err)
+{
+    struct request *r = arg;
+    r->answer = *answer;
+    *answer = (struct upstream_answer){.head.status = 0};
+    r->err = *err;
+    request_wake(r);
+    request_unref(r);
+}
+
+/* The upstream has never heard of a rewritten manifest, so nothing there refers to it. */
+static bool derived_digest(struct request *r)
+{
+    CLEANUP(store_manifest_release) struct store_manifest m = {.len = 0};
+    struct digest d;
+    struct err err = ERR_INIT;
+
+    return digest_parse(r->route.ref, strlen(r->route.ref), &d, &err) == 0 &&
+           store_manifest_get(r->p->store, &d, &m, &err) == 0 && m.view != 0;
+}
+
+static void reply_no_referrers(struct request *r)
+{
+    static const char empty[] = "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":[]}";
+    struct kept k = {.len = sizeof(empty) - 1};
+    struct err err = ERR_INIT;
+
+    r->cache = CACHE_HIT;
+    if (str_dup(empty, &k.body, &err) < 0 || str_dup(oci_type_name(OCI_TYPE_INDEX), &k.content_type, &err) < 0) {
+        kept_clear(&k);
+        request_fail(r, &err);
+        return;
+    }
+    reply_kept(r, &k);
+}
+
+static int ask(struct request *r, const char *path, struct err *err)
+{
+    struct upstream_request req = {
+        .up = r->route.up,
+        .path = path,
+        .accept = r->route.kind == ROUTE_TAGS ? "application/json" : oci_type_name(OCI_TYPE_INDEX),
+        .limit_bytes = BODY_MAX_BYTES};
+
+    r->next = answered;
+    request_ref(r); /* the exchange's, dropped in ask_done() */
+    int rc = upstream_call(r->p->ups, &req, ask_done, r, err);
+    if (rc < 0)
+        request_unref(r);
+    return rc;
+}
+
+void passthrough_start(struct request *r)
+{
+    CLEANUP(free_ptr) char *path = NULL;
+    struct kept k = {.key = NULL};
+    struct digest d;
+    struct err err = ERR_INIT;
+
+    if ((r->route.kind == ROUTE_REFERRERS && digest_parse(r->route.ref, strlen(r->route.ref), &d, &err) < 0) ||
+        upstream_path(r, &path, &err) < 0 ||
+        str_printf(&r->key, &err, "%s %s", upstream_name(r->route.up), path) < 0) {
+        request_fail(r, &err);
+    } else if (r->route.kind == ROUTE_REFERRERS && derived_digest(r)) {
+        reply_no_referrers(r);
+    } else if (cache_get(r->p->cache, r->key, &k)) {
+        r->cache = CACHE_HIT;
+        reply_kept(r, &k);
+    } else if (ask(r, path, &err) < 0) {
+        request_fail(r, &err);
+    }
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One manifest being asked for upstream, shared by everybody who wants it meanwhile. Steps, each on a worker:
+ *
+ *   start -> (a tag we know: HEAD) -> same digest: touch the tag, done
+ *                                  -> other digest, or the upstream does not say: GET
+ *         -> (else: GET)           -> parse, check, store with its tag in one transaction, done
+ *
+ * A failure of the upstream ends in the stored answer, marked stale, when there is one.
+ */
+#include "base/log.h"
+#include "proxy/proxy_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define RESOLVE_MAGIC 0x2e501e00u
+
+static const char manifest_accept[] =
+    "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.docker.distribution.manifest.v2+json, */*";
+
+struct resolve {
+    uint32_t magic;
+    atomic_uint refs;
+    struct proxy *p;
+    const struct upstream *up;
+    int64_t repo;
+    char name[OCI_NAME_MAX_BYTES + 10];
+    char reference[OCI_NAME_MAX_BYTES + 1];
+    struct oci_reference ref;
+    struct job job;
+    void (*next)(struct resolve *rs);
+    /* what the upstream said; written on its thread, read by the next step */
+    struct upstream_answer answer;
+    struct err answer_err;
+    bool has_known; /* the tag's stored digest */
+    struct digest known;
+    /* under p->lock */
+    struct resolve *link;
+    bool listed, over;
+    struct waiter_list waiters;
+    /* constant once over */
+    struct digest digest;
+    enum cache_result cache;
+    struct err err;
+};
+
+static void resolve_ref(void *arg)
+{
+    struct resolve *rs = CAST_OBJ(struct resolve, RESOLVE_MAGIC, arg);
+    atomic_fetch_add(&rs->refs, 1);
+}
+
+static void resolve_unref(void *arg)
+{
+    struct resolve *rs = CAST_OBJ(struct resolve, RESOLVE_MAGIC, arg);
+    if (atomic_fetch_sub(&rs->refs, 1) != 1)
+        return;
+    upstream_answer_release(&rs->answer);
+    rs->magic = 0;
+    free(rs);
+}
+
+static void resolve_run(void *arg)
+{
+    struct resolve *rs = CAST_OBJ(struct resolve, RESOLVE_MAGIC, arg);
+    rs->next(rs);
+}
+
+static void unlist(struct resolve *rs)
+{
+    for (struct resolve **pp = &rs->p->resolves; *pp; pp = &(*pp)->link) {
+        if (*pp == rs) {
+            *pp = rs->link;
+            break;
+        }
+    }
+    rs->listed = false;
+}
+
+/* The end: rs->err, or rs->digest and rs->cache, are set. Drops the reference that running held. */
+static void finish(struct resolve *rs)
+{
+    struct proxy *p = rs->p;
+
+    lock_take(&p->lock);
+    unlist(rs);
+    rs->over = true;
+    waiter_wake_all(&rs->waiters);
+    lock_give(&p->lock);
+    resolve_unref(rs);
+}
+
+/* The upstream failed. A known tag is served as it was, whatever the reason: a mirror that loses images because their
+ * registry is down, limits or has deleted them is worth nothing. */
+static void finish_failed(struct resolve *rs)
+{
+    if (rs->has_known && rs->err.code != ERR_CANCELLED) {
+        log_event(LOG_WARN, "resolve.stale", "upstream=%s repo=%s ref=%s error=%s", upstream_name(rs->up), rs->name,
+                  rs->reference, log_quote(rs->err.msg).s);
+        rs->digest = rs->known;
+        rs->cache = CACHE_STALE;
+        err_clear(&rs->err);
+    }
+    finish(rs);
+}
+
+static void on_answer(void *arg, struct upstream_answer *answer, const struct err *err)
+{
+    struct resolve *rs = CAST_OBJ(struct resolve, RESOLVE_MAGIC, arg);
+
+    upstream_answer_release(&rs->answer);
+    rs->answer = *answer;
+    *answer = (struct upstream_answer){.head.status = 0};
+    rs->answer_err = *err;
+    workpool_post(rs->p->pool, &rs->job);
+    resolve_unref(rs);
+}
+
+/* Sends a request; `next` runs when the answer is in. */
+static void ask(struct resolve *rs, bool head, void (*next)(struct resolve *))
+{
+    CLEANUP(free_ptr) char *path = NULL;
+
+    rs->next = next;
+    resolve_ref(rs); /* the exchange's, dropped in on_answer() */
+    int rc = str_printf(&path, &rs->err, "/v2/%s/manifests/%s", rs->name, rs->reference);
+    if (rc == 0) {
+        struct upstream_request req = {.up = rs->up,
+                                       .head = head,
+                                       .path = path,
+                                       .accept = manifest_accept,
+                                       .limit_bytes = OCI_MANIFEST_MAX_BYTES};
+        rc = upstream_call(rs->p->ups, &req, on_answer, rs, &rs->err);
+    }
+    if (rc < 0) {
+        resolve_unref(rs);
+        finish_failed(rs);
+    }
+}
+
+static int refs_of(const struct oci_manifest *m, struct store_ref **out, size_t *out_count, struct err *err)
+{
+    size_t max = 1 + m->layer_count + m->child_count, n = 0;
+    struct store_ref *refs = calloc(max, sizeof(*refs));
+
+    if (!refs)
+        return err_nomem(err, max * sizeof(*refs));
+    if (!m->is_index && !digest_is_zero(&m->config.digest))
+        refs[n++] = (struct store_ref){REF_CONFIG, m->config.digest, m->config.size_bytes};
+    for (size_t i = 0; i < m->layer_count; i++)
+        refs[n++] = (struct store_ref){REF_LAYER, m->layers[i].digest, m->layers[i].size_bytes};
+    for (size_t i = 0; i < m->child_count; i++)
+        refs[n++] = (struct store_ref){REF_CHILD, m->children[i].digest, m->children[i].size_bytes};
+    *out = refs;
+    *out_count = n;
+    return 0;
+}
+
+static int check_digest(const struct resolve *rs, struct digest *out, struct err *err)
+{
+    const struct buf *body = &rs->answer.body;
+
+    digest_of(body->data, body->len, out);
+    if (rs->ref.is_digest && !digest_equal(out, &rs->ref.digest))
+        return err_set(err, ERR_CORRUPT, "%s answered %s/%s with bytes that hash to %s", upstream_name(rs->up), rs->name,
+                       rs->reference, digest_text(out).s);
+    if (rs->answer.head.has_digest && !digest_equal(out, &rs->answer.head.digest))
+        return err_set(err, ERR_CORRUPT, "%s sent Docker-Content-Digest %s with bytes that hash to %s",
+                       upstream_name(rs->up), digest_text(&rs->answer.head.digest).s, digest_text(out).s);
+    return 0;
+}
+
+static int store_answer(struct resolve *rs, struct err *err)
+{
+    CLEANUP(oci_manifest_release) struct oci_manifest m = {.type = OCI_TYPE_OTHER};
+    CLEANUP(free_ptr) struct store_ref *refs = NULL;
+    const struct buf *body = &rs->answer.body;
+    size_t ref_count = 0;
+
+    TRY(check_digest(rs, &rs->digest, err));
+    if (oci_manifest_parse(body->data ? body->data : "", body->len, rs->answer.head.content_type, &m, err) < 0) {
+        err->code = ERR_UPSTREAM; /* the client asked well; what came back is no manifest */
+        return err_wrap(err, "%s answered %s:%s with something else than a manifest", upstream_name(rs->up), rs->name,
+                        rs->reference);
+    }
+    TRY(refs_of(&m, &refs, &ref_count, err));
+    struct store_manifest_put put = {.repo = rs->repo,
+                                     .tag = rs->ref.is_digest ? NULL : rs->reference,
+                                     .digest = rs->digest,
+                                     .media_type = oci_type_name(m.type),
+                                     .body = body->data,
+                                     .len = body->len,
+                                     .is_index = m.is_index,
+                                     .refs = refs,
+                                     .ref_count = ref_count,
+                                     .never = m.not_plain};
+    return store_manifest_put(rs->p->store, &put, err);
+}
+
+static void got_manifest(struct resolve *rs)
+{
+    if (rs->answer_err.code != 0) {
+        rs->err = rs->answer_err;
+        finish_failed(rs);
+        return;
+    }
+    rs->cache = CACHE_MISS;
+    if (store_answer(rs, &rs->err) < 0)
+        finish_failed(rs);
+    else
+        finish(rs);
+}
+
+static void got_head(struct resolve *rs)
+{
+    if (rs->answer_err.code != 0) {
+        rs->err = rs->answer_err;
+        finish_failed(rs);
+    } else if (rs->answer.head.has_digest && digest_equal(&rs->answer.head.digest, &rs->known)) {
+        rs->digest = rs->known;
+        rs->cache = CACHE_HIT;
+        if (store_tag_set(rs->p->store, rs->repo, rs->reference, &rs->known, &rs->err) < 0) {
+            finish_failed(rs);
+            return;
+        }
+        jobs_recheck(rs->p->jobs, rs->up, rs->repo, rs->name, &rs->known);
+        finish(rs);
+    } else {
+        ask(rs, false, got_manifest);
+    }
+}
+
+static void start(struct resolve *rs)
+{
+    struct store_tag tag;
+    struct err err = ERR_INIT;
+
+    if (!rs->ref.is_digest && store_tag_get(rs->p->store, rs->repo, rs->reference, &tag, &err) == 0) {
+        rs->has_known = true;
+        rs->known = tag.digest;
+    }
+    if (rs->has_known)
+        ask(rs, true, got_head);
+    else
+        ask(rs, false, got_manifest);
+}
+
+static struct resolve *find(struct proxy *p, const struct upstream *up, const char *name, const char *reference)
+{
+    for (struct resolve *rs = p->resolves; rs; rs = rs->link) {
+        if (rs->up == up && strcmp(rs->name, name) == 0 && strcmp(rs->reference, reference) == 0)
+            return rs;
+    }
+    return NULL;
+}
+
+static int resolve_new(struct proxy *p, const struct upstream *up, int64_t repo, const char *name, const char *reference,
+                       struct resolve **out, struct err *err)
+{
+    struct resolve *rs = calloc(1, sizeof(*rs));
+    if (!rs)
+        return err_nomem(err, sizeof(*rs));
+    rs->magic = RESOLVE_MAGIC;
+    atomic_init(&rs->refs, 1);
+    rs->p = p;
+    rs->up = up;
+    rs->repo = repo;
+    snprintf(rs->name, sizeof(rs->name), "%s", name);
+    snprintf(rs->reference, sizeof(rs->reference), "%s", reference);
+    rs->next = start;
+    job_init(&rs->job, JOB_CLIENT, resolve_run, rs, resolve_ref, resolve_unref);
+    int rc = oci_reference_parse(reference, &rs->ref, err);
+    if (rc < 0) {
+        resolve_unref(rs);
+        return rc;
+    }
+    *out = rs;
+    return 0;
+}
+
+int resolve_join(struct proxy *p, const struct upstream *up, int64_t repo, const char *name, const char *reference,
+                 struct waiter *w, struct resolve **out, struct err *err)
+{
+    struct resolve *fresh = NULL;
+
+    TRY(resolve_new(p, up, repo, name, reference, &fresh, err));
+    lock_take(&p->lock);
+    struct resolve *rs = find(p, up, name, reference);
+    bool started = !rs;
+    if (started) {
+        rs = fresh;
+        rs->link = p->resolves;
+        p->resolves = rs;
+        rs->listed = true;
+    }
+    resolve_ref(rs); /* the waiter's */
+    waiter_add(&rs->waiters, w);
+    lock_give(&p->lock);
+    if (started)
+        workpool_post(p->pool, &rs->job); /* the reference of resolve_new() is the run's own, dropped in finish() */
+    else
+        resolve_unref(fresh);
+    *out = rs;
+    return 0;
+}
+
+int resolve_result(struct resolve *rs, struct digest *out, enum cache_result *out_cache, struct err *err)
+{
+    REQUIRE(rs->over);
+    *out = rs->digest;
+    *out_cache = rs->cache;
+    if (rs->err.code != 0)
+        *err = rs->err;
+    int rc = rs->err.code;
+    resolve_unref(rs);
+    return rc;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * store/pack_internal.h - the bytes of a pack file (FORMAT.md "Packs"), for pack*.c, a scan and tests; and the table of
+ * packs, for pack.c and pack_open.c.
+ */
+#pragma once
+
+#include "base/lock.h"
+#include "store/pack.h"
+
+#define PACK_MAGIC "RCPACK1" /* with its NUL: 8 bytes */
+#define PACK_VERSION 1
+#define PACK_FILE_HEADER_BYTES 64
+#define PACK_RECORD_MAGIC "RREC"
+#define PACK_RECORD_HEADER_BYTES 72
+#define PACK_PAYLOAD_MAX_BYTES (64u << 20)
+
+struct pack_header {
+    enum pack_record type;
+    uint32_t len;
+    struct pack_meta meta;
+    struct digest key;
+    uint64_t sum; /* XXH3-64 of the payload */
+};
+
+struct pack_name {
+    char s[32];
+};
+
+struct pack_name pack_name(int64_t id); /* of the file in packs/ */
+
+void pack_file_encode(int64_t id, uint64_t seed, int64_t created, uint8_t h[PACK_FILE_HEADER_BYTES]);
+/* ERR_CORRUPT, ERR_UNSUPPORTED (a newer format, reserved bits). */
+MUST_CHECK int pack_file_decode(const uint8_t h[PACK_FILE_HEADER_BYTES], int64_t id, uint64_t *out_seed, struct err *err);
+
+/* off: of the record's header in its file. */
+void pack_record_encode(const struct pack_header *r, uint64_t seed, uint64_t off, uint8_t h[PACK_RECORD_HEADER_BYTES]);
+/* False: not a record of this pack at this place. */
+bool pack_record_decode(const uint8_t h[PACK_RECORD_HEADER_BYTES], uint64_t seed, uint64_t off, struct pack_header *out);
+
+/* Raw bytes, unchecked; fewer than cap only at the end of the file. */
+MUST_CHECK int packs_pread(struct packs *ps, int64_t pack, uint64_t off, void *out, size_t cap, size_t *out_len,
+                           struct err *err);
+
+/* Calls fn with each whole, undamaged record of a pack in order; what is between them is skipped. For `fsck --rebuild`
+ * and tests; reads the whole file. */
+typedef int pack_scan_fn(void *arg, const struct pack_header *r, uint64_t payload_off, const uint8_t *payload,
+                         struct err *err);
+MUST_CHECK int pack_scan(struct packs *ps, int64_t pack, pack_scan_fn *fn, void *arg, struct err *err);
+
+/* ---- the table of packs: pack_open.c and pack.c only ---------------------------------------------------------------- */
+
+struct pack {
+    int64_t id;
+    int fd; /* -1: closed */
+    unsigned users;
+    uint64_t used_at; /* ticks, for choosing whom to close */
+    uint64_t end;     /* where the next record begins */
+    uint64_t recorded; /* the end that the catalog knows */
+    uint64_t seed;
+    uint64_t completed, synced; /* appends that returned, appends that are durable */
+    bool syncing, sync_failed, dir_synced;
+    bool known;      /* to the catalog, or made by this process */
+    bool appendable; /* its header was read and is good */
+    bool disk_stale;
+    uint64_t disk_bytes;
+};
+
+struct packs {
+    struct lock lock; /* RANK_STORE: all of it and of each pack */
+    pthread_cond_t synced;
+    int dir_fd;
+    uint64_t max_bytes;
+    uint64_t tick;
+    unsigned open_fds;
+    struct pack *active;
+    struct pack **items; /* by id, ascending */
+    size_t count, cap;
+    int64_t last_id; /* the highest id ever seen; ids are not used twice */
+};
+
+static inline uint64_t pack_align(uint64_t v)
+{
+    return (v + 7) & ~UINT64_C(7);
+}
+
+/* All with ps->lock held. */
+struct pack *pack_find(const struct packs *ps, int64_t id);
+MUST_CHECK int pack_add(struct packs *ps, int64_t id, struct pack **out, struct err *err);
+MUST_CHECK int pack_open_fd(struct packs *ps, struct pack *p, struct err *err);
+void pack_close_fd(struct packs *ps, struct pack *p);
