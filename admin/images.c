@@ -73,7 +73,7 @@ int admin_images_json(struct store *st, struct buf *out, struct err *err)
 
 /* ---- one image: layers ------------------------------------------------------------------------------------------- */
 
-/* What could be served of this blob now, in one word. */
+/* What is in the store of this layer, in one word: its canonical form counts before the bytes as upstream has them. */
 static const char *layer_state(const struct store_blob *b)
 {
     if (b->canonical_present || (b->present && b->role != ROLE_ORIGINAL))
@@ -95,8 +95,7 @@ static int layer_object(struct store *st, const struct oci_descriptor *layer, js
     TRY(store_blob_lookup(st, &layer->digest, &b, err));
     *out = json_pack("{s:o, s:o, s:I, s:s, s:b, s:b, s:o, s:o}", "digest", admin_json_digest(&layer->digest),
                      "media_type", text_or_null(layer->media_type), "size", (json_int_t)layer->size_bytes, "state",
-                     layer_state(&b), "present", b.present || b.canonical_present, "canonical_present",
-                     b.canonical_present, "canonical",
+                     layer_state(&b), "present", b.present, "canonical_present", b.canonical_present, "canonical",
                      b.has_canonical ? form_object(&b.canonical, b.canonical_bytes) : json_null(), "zstd",
                      b.has_canonical ? form_object(&b.zstd, b.zstd_bytes) : json_null());
     return *out != NULL ? 0 : err_set(err, ERR_NOMEM, "no memory for a layer");
@@ -180,7 +179,7 @@ static int child_object(struct store *st, const struct oci_descriptor *child, in
 static int children_array(struct store *st, const struct oci_manifest *m, int depth, json_t *list, struct err *err)
 {
     for (size_t i = 0; i < m->child_count; i++) {
-        json_t *child;
+        json_t *child = NULL;
 
         TRY(child_object(st, &m->children[i], depth, &child, err));
         if (json_array_append_new(list, child) != 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * bench/chunk_bench.c - how fast the chunker is, and what it saves: chunk_bench FILE...
  *
- * Each file is read into memory and cut twice, without and with cuts at the files of a tar. Prints the speed of the gear
- * hash alone, of gear hash and tar scanner, and of sha256; chunks and their mean; and what is left when equal chunks of
- * all files so far are kept once.
+ * Each file is read into memory and cut twice, without and with cuts at the files of a tar. Prints the speed of the
+ * gear hash alone, of gear hash and tar scanner, and of sha256; chunks and their mean; and what is left when equal
+ * chunks of all files so far are kept once.
  */
 #include "base/digest.h"
 #include "store/chunker.h"

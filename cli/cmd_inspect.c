@@ -62,15 +62,28 @@ static int layer_row(struct table *t, const char *number, const char *form, cons
     return table_add(t, cells, err);
 }
 
+/* Of the layer as upstream has it; that its bytes are gone does not matter while a canonical form is there. */
+static const char *original_word(const struct admin_json *layer)
+{
+    const char *state = admin_json_text(layer, "state");
+
+    if (admin_json_true(layer, "present"))
+        return strcmp(state, "original only") == 0 ? "stored, cannot be unpacked" : "stored";
+    return strcmp(state, "not fetched") == 0 ? state : "evicted";
+}
+
 static int layer_rows(struct table *t, size_t number, const struct admin_json *layer, struct err *err)
 {
     const struct human n = human_count(number);
+    const struct admin_json *canonical = admin_json_get(layer, "canonical");
+    bool is_canonical = strcmp(admin_json_text(canonical, "digest"), admin_json_text(layer, "digest")) == 0;
 
-    TRY(layer_row(t, n.s, "upstream's", layer, admin_json_text(layer, "state"), err));
+    TRY(layer_row(t, n.s, is_canonical ? "canonical" : "upstream's", layer, original_word(layer), err));
     if (!admin_json_has(layer, "canonical"))
         return 0;
-    TRY(layer_row(t, "", "canonical", admin_json_get(layer, "canonical"),
-                  admin_json_true(layer, "canonical_present") ? "stored" : "evicted", err));
+    if (!is_canonical)
+        TRY(layer_row(t, "", "canonical", canonical, admin_json_true(layer, "canonical_present") ? "stored" : "evicted",
+                      err));
     return layer_row(t, "", "zstd", admin_json_get(layer, "zstd"), "", err);
 }
 

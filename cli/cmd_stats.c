@@ -51,9 +51,9 @@ static int store_lines(struct table *t, const struct admin_json *store, struct e
 {
     TRY(line(t, err, "store", "%s on disk", bytes_of(store, "bytes_on_disk").s));
     TRY(line(t, err, "  images", "%s tags, %s manifests", count_of(store, "tags").s, count_of(store, "manifests").s));
-    TRY(line(t, err, "  layers", "%s canonical, %s uncompressed", count_of(store, "canonical_layers").s,
+    TRY(line(t, err, "  layers", "%s canonical, %s when unpacked", count_of(store, "canonical_layers").s,
              bytes_of(store, "canonical_bytes").s));
-    TRY(line(t, err, "  chunks", "%s, %s once each, %s as stored", count_of(store, "chunks").s,
+    TRY(line(t, err, "  chunks", "%s of %s, stored in %s", count_of(store, "chunks").s,
              bytes_of(store, "unique_chunk_bytes").s, bytes_of(store, "frame_bytes").s));
     return line(t, err, "  originals", "%s", bytes_of(store, "original_bytes").s);
 }

@@ -166,7 +166,7 @@ static int scheme_skip(const char *text, const char **out_rest, struct err *err)
 
 int config_url_parse(const char *text, struct config_url *out, struct err *err)
 {
-    const char *rest, *path;
+    const char *rest = NULL, *path;
     size_t auth_len, host_len = 0, path_len;
 
     *out = (struct config_url){0};

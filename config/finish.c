@@ -203,7 +203,7 @@ static int check_listen(const struct loader *l, size_t i, struct err *err)
 int config_finish(struct loader *l, const char *const *env, struct err *err)
 {
     struct config *cfg = l->cfg;
-    const char *unnamed;
+    const char *unnamed = NULL;
 
     TRY(fill_list(l, "listen", cfg->listen_count, err));
     TRY(fill_list(l, "upstreams", cfg->upstream_count, err));

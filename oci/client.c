@@ -22,7 +22,7 @@ struct client_row {
 /* First match wins, so newer versions stand above older ones. A minimum of 0.0 admits versions that cannot be read. */
 static const struct client_row client_rows[] = {
     /* The containerd store decodes zstd on the wire since 28, the classic one reads zstd layers since 23. */
-    {"docker", "containerd-client/", 25, 0, {"docker", BEST_ZSTD}},
+    {"docker", "containerd-client/", 25, 0, {"docker-containerd", BEST_ZSTD}},
     {"docker", NULL, 23, 0, {"docker", BEST_ZSTD}},
     {"docker", NULL, 1, 10, {"docker", BEST_CANONICAL}},
     {"containerd", NULL, 1, 5, {"containerd", BEST_ZSTD}},

@@ -11,7 +11,7 @@
 enum oci_link { LINK_LAN = 0, LINK_WAN }; /* lan: least CPU; wan: fewest bytes */
 
 struct oci_client {
-    const char *name; /* static: "docker", "containerd", "podman" ... "unknown" */
+    const char *name; /* static, for people: "docker", "docker-containerd" (its containerd store) ... "unknown" */
     unsigned major, minor, patch;
     bool takes_canonical;     /* may be given a rewritten view at all */
     bool takes_zstd;          /* reads +zstd layers in an OCI manifest */

@@ -34,8 +34,8 @@ struct chunker {
 };
 
 void chunker_init(struct chunker *c);
-/* Takes bytes of data up to and with the end of the chunk; returns how many, > 0 when len > 0. After a cut the next call
- * starts a new chunk. */
+/* Takes bytes of data up to and with the end of the chunk; returns how many, > 0 when len > 0. After a cut the next
+ * call starts a new chunk. */
 size_t chunker_scan(struct chunker *c, const uint8_t *data, size_t len, bool *out_cut);
 /* Ends the chunk here; the hash starts afresh. */
 void chunker_cut(struct chunker *c);

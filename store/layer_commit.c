@@ -3,7 +3,8 @@
  *
  * Between the look-up of a chunk and the commit the catalog moves on: another writer may have stored the same chunk, a
  * shared one may have been found damaged. Inside the transaction each row is looked at again. A row of the same frame
- * (length and sum) is as good as ours, whosever it is; anything else is ERR_BUSY, and the caller writes the layer again.
+ * (length and sum) is as good as ours, whosever it is; anything else is ERR_BUSY, and the caller writes the layer
+ * again.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -39,7 +40,7 @@ struct commit {
     struct layer_result result;
 };
 
-/* ---- reading what is known ---------------------------------------------------------------------------------------- */
+/* ---- reading what is known --------------------------------------------------------------------------------------- */
 
 static int find_known(struct sql_db *db, const struct digest *d, struct known *out, struct err *err)
 {
@@ -84,7 +85,7 @@ static int look_up_both(struct commit *c, struct err *err)
     return find_source(db, &c->w->source, &c->source, err);
 }
 
-/* ---- records ------------------------------------------------------------------------------------------------------ */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
 static int append_recipe(struct commit *c, struct err *err)
 {
@@ -121,7 +122,7 @@ static int append_link(struct commit *c, struct err *err)
     return pack_append(c->w->st->packs, PACK_BLOB, &c->w->source, NULL, payload, sizeof(payload), &loc, err);
 }
 
-/* ---- chunks ------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 static int changed(const struct piece *piece, const char *how, struct err *err)
 {
@@ -214,7 +215,7 @@ static int heal_chunks(struct layer_writer *w, struct sql_db *db, struct err *er
     return 0;
 }
 
-/* ---- the layer ---------------------------------------------------------------------------------------------------- */
+/* ---- the layer --------------------------------------------------------------------------------------------------- */
 
 static int insert_recipe(struct layer_writer *w, struct sql_db *db, int64_t canonical_id, struct err *err)
 {
@@ -236,13 +237,31 @@ static int insert_recipe(struct layer_writer *w, struct sql_db *db, int64_t cano
     return 0;
 }
 
-int store_retire_zstd(struct sql_db *db, int64_t canonical_id, const struct digest *old_zstd, struct err *err)
+/* Upstream manifests that list an original of the layer, and the indexes above them. A view that is the upstream's own
+ * bytes lists no zstd form of ours. */
+#define AFFECTED                                                                                                       \
+    "WITH RECURSIVE affected (id) AS ("                                                                                \
+    " SELECT r.manifest_id FROM blob b JOIN manifest_ref r ON r.digest = b.digest AND r.role = 2"                      \
+    "  WHERE b.canonical_id = ?1"                                                                                      \
+    " UNION SELECT r.manifest_id FROM affected a JOIN manifest m ON m.id = a.id"                                       \
+    "  JOIN manifest_ref r ON r.digest = m.digest AND r.role = 3)"
+#define HAS_ZSTD_VIEW "view = 2 AND manifest_id <> upstream_id"
+
+int store_retire_zstd(struct sql_db *db, int64_t canonical_id, struct err *err)
 {
-    (void)db;
-    (void)canonical_id;
-    (void)old_zstd;
-    (void)err;
-    return 0;
+    CLEANUP(sql_done) struct sql_query again = SQL_QUERY_INIT;
+    CLEANUP(sql_done) struct sql_query drop = SQL_QUERY_INIT;
+
+    TRY(sql_query(db, &again,
+                  AFFECTED
+                  " UPDATE manifest SET views = 0, wanted = 1 WHERE views = 1 AND is_index = 0 AND id IN affected"
+                  " AND EXISTS (SELECT 1 FROM view WHERE upstream_id = manifest.id AND " HAS_ZSTD_VIEW ")",
+                  err));
+    sql_bind_int(&again, 1, canonical_id);
+    TRY(sql_run(&again, err));
+    TRY(sql_query(db, &drop, AFFECTED " DELETE FROM view WHERE upstream_id IN affected AND " HAS_ZSTD_VIEW, err));
+    sql_bind_int(&drop, 1, canonical_id);
+    return sql_run(&drop, err);
 }
 
 static int retire_when_changed(struct commit *c, struct sql_db *db, struct err *err)
@@ -251,7 +270,7 @@ static int retire_when_changed(struct commit *c, struct sql_db *db, struct err *
         return 0;
     log_event(LOG_WARN, "layer.zstd_retired", "layer=%s old=%s new=%s", digest_text(&c->canonical).s,
               digest_text(&c->known.zstd).s, digest_text(&c->zstd).s);
-    return store_retire_zstd(db, c->known.id, &c->known.zstd, err);
+    return store_retire_zstd(db, c->known.id, err);
 }
 
 static int upsert_canonical(struct commit *c, struct sql_db *db, struct err *err)
@@ -300,7 +319,7 @@ static int link_source(struct commit *c, struct sql_db *db, struct err *err)
     return sql_run(&drop, err);
 }
 
-/* ---- the commit --------------------------------------------------------------------------------------------------- */
+/* ---- the commit -------------------------------------------------------------------------------------------------- */
 
 /* The rows may have moved since look_up_both(), on which the records were decided. */
 static int check_unmoved(struct commit *c, struct sql_db *db, struct err *err)
@@ -339,8 +358,8 @@ static int commit_rows(struct commit *c, struct err *err)
     return catalog_commit(&tx, err);
 }
 
-/* The original goes when it says nothing that the layer does not say, or when that is the policy. One that somebody reads
- * stays until it is evicted (S5). */
+/* The original goes when it says nothing that the layer does not say, or when that is the policy. One that somebody
+ * reads stays until it is evicted (S5). */
 static int decide_drop(struct commit *c, struct err *err)
 {
     struct layer_writer *w = c->w;

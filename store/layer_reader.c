@@ -42,7 +42,7 @@ struct layer_source {
     size_t have_len;
 };
 
-/* ---- the recipe --------------------------------------------------------------------------------------------------- */
+/* ---- the recipe -------------------------------------------------------------------------------------------------- */
 
 static uint64_t row_begin(const struct layer_source *s, const struct row *row)
 {
@@ -69,8 +69,8 @@ static int find_first(struct layer_source *s, struct sql_db *db, uint64_t *out_o
         TRY(sql_query(db, &q,
                       "SELECT off FROM recipe WHERE canonical_id = ?1 AND zoff <= ?2 ORDER BY zoff DESC LIMIT 1", err));
     else
-        TRY(sql_query(db, &q,
-                      "SELECT off FROM recipe WHERE canonical_id = ?1 AND off <= ?2 ORDER BY off DESC LIMIT 1", err));
+        TRY(sql_query(db, &q, "SELECT off FROM recipe WHERE canonical_id = ?1 AND off <= ?2 ORDER BY off DESC LIMIT 1",
+                      err));
     sql_bind_int(&q, 1, s->canonical_id);
     sql_bind_int(&q, 2, (int64_t)s->pos);
     TRY(rc = sql_step(&q, err));
@@ -134,13 +134,13 @@ static int current_row(struct layer_source *s, const struct row **out, struct er
     if (s->pos < row_begin(s, row) || s->pos - row_begin(s, row) >= row_bytes(s, row))
         return damaged(s, "has a gap", err);
     if (row->chunk.lost)
-        return err_set(err, ERR_CORRUPT, "layer %s: the chunk at %" PRIu64 " is damaged",
-                       digest_text(&s->canonical).s, s->pos);
+        return err_set(err, ERR_CORRUPT, "layer %s: the chunk at %" PRIu64 " is damaged", digest_text(&s->canonical).s,
+                       s->pos);
     *out = row;
     return 0;
 }
 
-/* ---- frames ------------------------------------------------------------------------------------------------------- */
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 /* All that the row gives in the wanted form, to out. */
 static int read_row(struct layer_source *s, const struct row *row, uint8_t *out, struct err *err)
@@ -230,7 +230,7 @@ static void layer_free(struct source *base)
 
 static const struct source_ops layer_ops = {.name = "layer", .read = layer_read, .free = layer_free};
 
-/* ---- opening ------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static void layer_cleanup(struct layer_source **s)
 {

@@ -4,12 +4,12 @@
  *
  * W1  A chunk that is shared is leased before it is looked up (C3) and its stored frame is read and checked (S6), since
  *     the digest of the zstd form is over those very bytes.
- * W2  A chunk whose stored frame turns out damaged is encoded again at the level on record. Other layers' zstd forms are
- *     made of the old frame, so the new one must be the same, byte for byte, or the write fails with ERR_CORRUPT.
+ * W2  A chunk whose stored frame turns out damaged is encoded again at the level on record. Other layers' zstd forms
+ *     are made of the old frame, so the new one must be the same, byte for byte, or the write fails with ERR_CORRUPT.
  * W3  Nothing but frames in packs exists before the commit; what no row points at in the end is punched out again.
  *
- * The layer's bytes are hashed twice, once as a whole and once in chunks. At 1.8 GB/s each (SHA-NI) and 130 MB/s for the
- * encoder there is nothing to gain from anything cleverer.
+ * The layer's bytes are hashed twice, once as a whole and once in chunks. At 1.8 GB/s each (SHA-NI) and 130 MB/s for
+ * the encoder there is nothing to gain from anything cleverer.
  */
 #include "base/log.h"
 #include "store/layer_writer_internal.h"
@@ -19,7 +19,7 @@
 #define DEFAULT_LEVEL 3
 #define PIECES_FIRST 256
 
-/* ---- tables that grow --------------------------------------------------------------------------------------------- */
+/* ---- tables that grow -------------------------------------------------------------------------------------------- */
 
 /* Doubles *p (of size-byte items) when count has reached *cap. */
 static int grow(void **p, uint32_t count, uint32_t *cap, size_t size, struct err *err)
@@ -68,7 +68,7 @@ static int grow_slots(struct layer_writer *w, struct err *err)
     return 0;
 }
 
-/* ---- one chunk ---------------------------------------------------------------------------------------------------- */
+/* ---- one chunk --------------------------------------------------------------------------------------------------- */
 
 /* w->frame = the frame of w->chunk; fills what piece says about it. */
 static int encode(struct layer_writer *w, int level, struct piece *piece, struct err *err)
@@ -86,10 +86,8 @@ static int encode(struct layer_writer *w, int level, struct piece *piece, struct
 
 static int append(struct layer_writer *w, struct piece *piece, struct err *err)
 {
-    struct pack_meta meta = {.raw_bytes = piece->raw_bytes,
-                             .kind = piece->kind,
-                             .level = piece->level,
-                             .encoder = piece->encoder};
+    struct pack_meta meta = {
+        .raw_bytes = piece->raw_bytes, .kind = piece->kind, .level = piece->level, .encoder = piece->encoder};
 
     return pack_append(w->st->packs, PACK_FRAME, &piece->digest, &meta, w->frame, piece->loc.len, &piece->loc, err);
 }
@@ -231,7 +229,7 @@ static int emit(struct layer_writer *w, struct err *err)
     return 0;
 }
 
-/* ---- the stream --------------------------------------------------------------------------------------------------- */
+/* ---- the stream -------------------------------------------------------------------------------------------------- */
 
 /* len bytes in which no file begins or ends. */
 static int put_run(struct layer_writer *w, const uint8_t *data, size_t len, struct err *err)
@@ -278,9 +276,10 @@ int layer_writer_finish(struct layer_writer *w, struct err *err)
     return w->chunk_len > 0 || w->row_count == 0 ? emit(w, err) : 0;
 }
 
-/* ---- the writer --------------------------------------------------------------------------------------------------- */
+/* ---- the writer -------------------------------------------------------------------------------------------------- */
 
-/* A layer that was published and evicted is written again at its own level, so that its zstd form comes out the same. */
+/* A layer that was published and evicted is written again at its own level, so that its zstd form comes out the
+ * same. */
 static int choose_level(struct layer_writer *w, struct err *err)
 {
     CLEANUP(catalog_read_end) struct sql_db *db = NULL;

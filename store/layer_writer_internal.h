@@ -62,5 +62,6 @@ struct layer_writer {
 MUST_CHECK int layer_writer_finish(struct layer_writer *w, struct err *err);
 
 /* The zstd form of a layer came out different from what was published (another encoder or level since its eviction):
- * the zstd views that list the old digest are withdrawn, in this transaction, and their manifests get views made anew. */
-MUST_CHECK int store_retire_zstd(struct sql_db *db, int64_t canonical_id, const struct digest *old_zstd, struct err *err);
+ * in this transaction the zstd views that list the old one are withdrawn, and their manifests are wanted again. The
+ * derived manifests stay (S4); the layer they name is gone. layer_commit.c. */
+MUST_CHECK int store_retire_zstd(struct sql_db *db, int64_t canonical_id, struct err *err);

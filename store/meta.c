@@ -264,6 +264,25 @@ int store_repo_has_manifest(struct store *st, int64_t repo, const struct digest 
     return repo_has(db, repo, d, out, err);
 }
 
+static int is_config(struct sql_db *db, const struct digest *d, bool *out, struct err *err)
+{
+    CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
+
+    TRY(sql_query(db, &q, "SELECT EXISTS (SELECT 1 FROM manifest_ref WHERE digest = ?1 AND role = 1)", err));
+    sql_bind_digest(&q, 1, d);
+    TRY(sql_step(&q, err));
+    *out = sql_int(&q, 0) != 0;
+    return 0;
+}
+
+int store_is_config(struct store *st, const struct digest *d, bool *out, struct err *err)
+{
+    CLEANUP(catalog_read_end) struct sql_db *db = NULL;
+
+    TRY(catalog_read_begin(st, &db, err));
+    return is_config(db, d, out, err);
+}
+
 /* ---- lists -------------------------------------------------------------------------------------------------------- */
 
 /* Doubles *items (of `size` bytes each) when it is full. */
@@ -317,21 +336,6 @@ int store_manifest_refs(struct store *st, const struct digest *d, struct store_r
     TRY(catalog_read_begin(st, &db, err));
     TRY(list_refs(db, d, &items, out_count, err));
     *out = steal(&items);
-    return 0;
-}
-
-int store_is_config(struct store *st, const struct digest *d, bool *out, struct err *err)
-{
-    CLEANUP(catalog_read_end) struct sql_db *db = NULL;
-    CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
-
-    TRY(catalog_read_begin(st, &db, err));
-    TRY(sql_query(db, &q, "SELECT 1 FROM manifest_ref WHERE digest = ?1 AND role = 1 LIMIT 1", err));
-    sql_bind_digest(&q, 1, d);
-    int rc = sql_step(&q, err);
-    if (rc < 0)
-        return rc;
-    *out = rc == SQL_ROW;
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * store/recipe.h - the payloads of PACK_RECIPE and PACK_BLOB records, from which a lost catalog is made again. Private to
- * store/. Pure: no I/O.
+ * store/recipe.h - the payloads of PACK_RECIPE and PACK_BLOB records, from which a lost catalog is made again. Private
+ * to store/. Pure: no I/O.
  *
  * FORMAT (all numbers little-endian):
  *   PACK_RECIPE, key: the diffID
@@ -11,8 +11,8 @@
  *     24  i32  level that was asked for
  *     28  u32  newest encoder among the frames (frame_info.encoder)
  *     32  32   digest of the zstd form
- *     64       per chunk, in order: digest (32 bytes), u32 raw bytes. The raw bytes add up to the layer's size; 0 only as
- *              the one chunk of an empty layer
+ *     64       per chunk, in order: digest (32 bytes), u32 raw bytes. The raw bytes add up to the layer's size; 0 only
+ *              as the one chunk of an empty layer
  *   The frames are the PACK_FRAME records of those keys; where a key has several, the ones that give the digest of the
  *   zstd form.
  *   PACK_BLOB, key: the original's digest

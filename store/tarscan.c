@@ -5,9 +5,9 @@
  * what Go's archive/tar writes, since most layers come from it. Only what moves the next header matters here: the size
  * (octal, base-256, or a pax `size` record), which types have data, and the extension blocks of old GNU sparse headers.
  *
- * Sparse files: the header's size (or pax `size`) counts what is stored, the map of a pax 1.0 sparse file among it, in all
- * four variants; GNU.sparse.realsize and the header's realsize are sizes after expansion and must not be used. For the cut
- * the stored bytes are the file's data.
+ * Sparse files: the header's size (or pax `size`) counts what is stored, the map of a pax 1.0 sparse file among it, in
+ * all four variants; GNU.sparse.realsize and the header's realsize are sizes after expansion and must not be used. For
+ * the cut the stored bytes are the file's data.
  */
 #include "store/tarscan.h"
 
@@ -220,8 +220,8 @@ static bool on_header(struct tarscan *t)
         size = t->local.bytes;
     else if (t->global.set)
         size = t->global.bytes;
-    /* Links, devices, directories and pipes have no data, whatever their size says (old tars give a hard link the size of
-     * its file). */
+    /* Links, devices, directories and pipes have no data, whatever their size says (old tars give a hard link the size
+     * of its file). */
     if (type >= '1' && type <= '6')
         size = 0;
     t->left_bytes = size;

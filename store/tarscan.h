@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * store/tarscan.h - finds the files in a tar stream as it goes by, so that chunks end where files do. Private to store/.
+ * store/tarscan.h - finds the files in a tar stream as it goes by, so that chunks end where files do. Private to
+ * store/.
  *
  * Use: tarscan_init -> tarscan_scan over the bytes in any pieces. Where *out_cut is set, a chunk is to end after the
- *      bytes that the call took: at the first and after the last data byte (before the padding) of every regular file of
- *      TARSCAN_FILE_BYTES or more.
+ *      bytes that the call took: at the first and after the last data byte (before the padding) of every regular file
+ *      of TARSCAN_FILE_BYTES or more.
  * A stream that does not begin with a tar header, or that stops making sense later, gives no (more) cuts. That is never
  * an error, since cuts do not change bytes.
  * Threads: a plain value, one at a time. Nothing is allocated. The cuts are a pure function of the bytes, whatever the

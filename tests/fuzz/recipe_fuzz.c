@@ -1,6 +1,7 @@
 /* links: store base */
 /* SPDX-License-Identifier: Apache-2.0
- * tests/fuzz/recipe_fuzz.c - PACK_RECIPE and PACK_BLOB payloads: what parses comes out the same when it is written again.
+ * tests/fuzz/recipe_fuzz.c - PACK_RECIPE and PACK_BLOB payloads: what parses comes out the same when it is written
+ * again.
  */
 #include "store/recipe.h"
 

@@ -26,9 +26,9 @@ struct expectation {
     "storage-driver/overlayfs UpstreamClient(Docker-Client/28.5.2 \\(linux\\))"
 
 static const struct expectation rows[] = {
-    {"docker/28.5.2" C8D, "docker", 28, 5, 2, true, true, true, Z, Z},
-    {"docker/29.0.0-rc.1" C8D, "docker", 29, 0, 0, true, true, true, Z, Z},
-    {"docker/25.0.0" C8D, "docker", 25, 0, 0, true, true, true, Z, Z},
+    {"docker/28.5.2" C8D, "docker-containerd", 28, 5, 2, true, true, true, Z, Z},
+    {"docker/29.0.0-rc.1" C8D, "docker-containerd", 29, 0, 0, true, true, true, Z, Z},
+    {"docker/25.0.0" C8D, "docker-containerd", 25, 0, 0, true, true, true, Z, Z},
     {"docker/24.0.9" C8D, "docker", 24, 0, 9, true, true, true, Z, Z},
     {"docker/28.5.2" CLASSIC, "docker", 28, 5, 2, true, true, true, Z, Z},
     {"docker/23.0.0" CLASSIC, "docker", 23, 0, 0, true, true, true, Z, Z},
@@ -36,6 +36,12 @@ static const struct expectation rows[] = {
     {"docker/20.10.24+dfsg1" CLASSIC, "docker", 20, 10, 24, true, false, false, C, C},
     {"docker/1.13.1" CLASSIC, "docker", 1, 13, 1, true, false, false, C, C},
     {"docker/1.10.0" CLASSIC, "docker", 1, 10, 0, true, false, false, C, C},
+    {"docker/28.5.2 go/x containerd-client/2.1.5", "docker-containerd", 28, 5, 2, true, true, true, Z, Z},
+    {"docker/28.5.2 x-containerd-client/1 containerd-client/2", "docker-containerd", 28, 5, 2, true, true, true, Z, Z},
+    {"docker/28.5.2 x-containerd-client/2.1.5", "docker", 28, 5, 2, true, true, true, Z, Z},
+    {"docker/28.5.2 UpstreamClient(x containerd-client/2.1.5)", "docker", 28, 5, 2, true, true, true, Z, Z},
+    {"docker/20.10.24 containerd-client/2.1.5", "docker", 20, 10, 24, true, false, false, C, C},
+    {"containerd-client/2.1.5 storage-driver/overlayfs", "unknown", 2, 1, 5, false, false, true, O, O},
     {"containerd/v2.1.4", "containerd", 2, 1, 4, true, true, true, Z, Z},
     {"containerd/2.1.4+unknown", "containerd", 2, 1, 4, true, true, true, Z, Z},
     {"containerd/1.6.20~ds1", "containerd", 1, 6, 20, true, true, true, Z, Z},

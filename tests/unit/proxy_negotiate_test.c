@@ -12,65 +12,67 @@
 #define DOCKER_TAR "application/vnd.docker.image.rootfs.diff.tar"
 #define INDEX "application/vnd.oci.image.index.v1+json"
 
+static const struct {
+    const char *header;
+    enum codec want;
+} encoding_rows[] = {
+    {NULL, CODEC_NONE},
+    {"", CODEC_NONE},
+    {"zstd;q=1.0, gzip;q=0.8, deflate;q=0.5", CODEC_ZSTD}, /* containerd 2 */
+    {"gzip", CODEC_GZIP},                                  /* Go */
+    {"identity", CODEC_NONE},                              /* docker 20.10 */
+    {"zstd, gzip, deflate", CODEC_ZSTD},                   /* distribution 3 */
+    {"deflate, gzip, br, zstd", CODEC_ZSTD},               /* curl */
+    {"*", CODEC_NONE},
+    {"*;q=1", CODEC_NONE},
+    {"deflate", CODEC_NONE},
+    {"x-gzip", CODEC_NONE},
+    {"gzipx, zstdx, xzstd", CODEC_NONE},
+    {"zstd;q=0, gzip", CODEC_GZIP},
+    {"zstd;q=0.000, gzip;q=0.001", CODEC_GZIP},
+    {"zstd;q=0, gzip;q=0", CODEC_NONE},
+    {"gzip;q=1, zstd;q=0.001", CODEC_ZSTD},
+    {"GZIP", CODEC_GZIP},
+    {"ZStd;Q=0.5", CODEC_ZSTD},
+    {"zstd ; q=0.5 ,\tgzip", CODEC_ZSTD},
+    {" , ,gzip, ", CODEC_GZIP},
+    {"zstd;q=0 , zstd", CODEC_NONE},
+    {"zstd, zstd;q=0, gzip", CODEC_GZIP},
+    {"gzip;q=", CODEC_NONE},
+    {"gzip;q", CODEC_NONE},
+    {"gzip;q=x", CODEC_NONE},
+    {"gzip;q=.5", CODEC_NONE},
+    {"gzip;q=5.5", CODEC_NONE},
+    {"gzip;q=x.5", CODEC_NONE},
+    {"gzip;q=0x5", CODEC_NONE},
+    {"gzip;q=1.5", CODEC_NONE},
+    {"gzip;q=1.001", CODEC_NONE},
+    {"gzip;q=2", CODEC_NONE},
+    {"gzip;q=-1", CODEC_NONE},
+    {"gzip;q=0.1234", CODEC_NONE},
+    {"gzip;q=0,5", CODEC_NONE},
+    {"gzip;q=01", CODEC_NONE},
+    {"gzip;q=1.", CODEC_GZIP},
+    {"gzip;q=1.000", CODEC_GZIP},
+    {"gzip;q=0.", CODEC_NONE},
+    {"gzip;q = 0", CODEC_NONE},
+    {"gzip;q=0.5;q=0", CODEC_NONE},
+    {"gzip;qq=0", CODEC_GZIP},
+    {"gzip;x=\"a,zstd;q=1\"", CODEC_GZIP},
+    {"gzip;x=\"a\\\",zstd\"", CODEC_GZIP},
+    {"gzip;x=\"a\", zstd", CODEC_ZSTD},
+    {"gzip;x=\"ab\", zstd", CODEC_ZSTD},
+    {"gzip;x=\"zstd, zstd", CODEC_GZIP}, /* a quote that never ends takes the rest with it */
+    {"gzip zstd", CODEC_NONE},
+    {"gzip;q=0.5, zstd;q=x", CODEC_GZIP},
+    {";q=1", CODEC_NONE},
+};
+
 static void test_accept_encoding(void **state UNUSED)
 {
-    static const struct {
-        const char *header;
-        enum codec want;
-    } rows[] = {
-        {NULL, CODEC_NONE},
-        {"", CODEC_NONE},
-        {"zstd;q=1.0, gzip;q=0.8, deflate;q=0.5", CODEC_ZSTD}, /* containerd 2 */
-        {"gzip", CODEC_GZIP},                                  /* Go */
-        {"identity", CODEC_NONE},                              /* docker 20.10 */
-        {"zstd, gzip, deflate", CODEC_ZSTD},                   /* distribution 3 */
-        {"deflate, gzip, br, zstd", CODEC_ZSTD},               /* curl */
-        {"*", CODEC_NONE},
-        {"*;q=1", CODEC_NONE},
-        {"deflate", CODEC_NONE},
-        {"x-gzip", CODEC_NONE},
-        {"gzipx, zstdx, xzstd", CODEC_NONE},
-        {"zstd;q=0, gzip", CODEC_GZIP},
-        {"zstd;q=0.000, gzip;q=0.001", CODEC_GZIP},
-        {"zstd;q=0, gzip;q=0", CODEC_NONE},
-        {"gzip;q=1, zstd;q=0.001", CODEC_ZSTD},
-        {"GZIP", CODEC_GZIP},
-        {"ZStd;Q=0.5", CODEC_ZSTD},
-        {"zstd ; q=0.5 ,\tgzip", CODEC_ZSTD},
-        {" , ,gzip, ", CODEC_GZIP},
-        {"zstd;q=0 , zstd", CODEC_NONE},
-        {"zstd, zstd;q=0, gzip", CODEC_GZIP},
-        {"gzip;q=", CODEC_NONE},
-        {"gzip;q", CODEC_NONE},
-        {"gzip;q=x", CODEC_NONE},
-        {"gzip;q=.5", CODEC_NONE},
-        {"gzip;q=5.5", CODEC_NONE},
-        {"gzip;q=x.5", CODEC_NONE},
-        {"gzip;q=0x5", CODEC_NONE},
-        {"gzip;q=1.5", CODEC_NONE},
-        {"gzip;q=1.001", CODEC_NONE},
-        {"gzip;q=2", CODEC_NONE},
-        {"gzip;q=-1", CODEC_NONE},
-        {"gzip;q=0.1234", CODEC_NONE},
-        {"gzip;q=0,5", CODEC_NONE},
-        {"gzip;q=01", CODEC_NONE},
-        {"gzip;q=1.", CODEC_GZIP},
-        {"gzip;q=1.000", CODEC_GZIP},
-        {"gzip;q=0.", CODEC_NONE},
-        {"gzip;q = 0", CODEC_NONE},
-        {"gzip;q=0.5;q=0", CODEC_NONE},
-        {"gzip;qq=0", CODEC_GZIP},
-        {"gzip;x=\"a,zstd;q=1\"", CODEC_GZIP},
-        {"gzip;x=\"a\\\",zstd\"", CODEC_GZIP},
-        {"gzip;x=\"zstd, zstd", CODEC_GZIP}, /* a quote that never ends takes the rest with it */
-        {"gzip zstd", CODEC_NONE},
-        {"gzip;q=0.5, zstd;q=x", CODEC_GZIP},
-        {";q=1", CODEC_NONE},
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (accept_encoding_choose(rows[i].header) != rows[i].want)
-            fail_msg("%s: got %d", rows[i].header, accept_encoding_choose(rows[i].header));
+    for (size_t i = 0; i < ARRAY_LEN(encoding_rows); i++) {
+        if (accept_encoding_choose(encoding_rows[i].header) != encoding_rows[i].want)
+            fail_msg("%s: got %d", encoding_rows[i].header, accept_encoding_choose(encoding_rows[i].header));
     }
 }
 

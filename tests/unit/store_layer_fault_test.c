@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "store/meta.h"
 #include "tests/unit/store_layer_util.h"
 
 #include <pthread.h>
@@ -23,7 +24,7 @@ static uint8_t *text(size_t len, uint64_t seed)
     return data;
 }
 
-/* ---- damage ------------------------------------------------------------------------------------------------------- */
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
 
 static void test_damage_in_the_first_frame_shows_at_open(void **state)
 {
@@ -171,7 +172,7 @@ static void test_damaged_recipe(void **state)
     free(data);
 }
 
-/* ---- eviction ----------------------------------------------------------------------------------------------------- */
+/* ---- eviction ---------------------------------------------------------------------------------------------------- */
 
 static void test_evicted_and_written_again_has_the_same_zstd_form(void **state)
 {
@@ -224,6 +225,64 @@ static void test_another_zstd_form_replaces_the_old_one(void **state)
     free(data);
 }
 
+static void put_manifest(struct store *st, int64_t repo, const char *body, enum store_ref_role role, bool is_index,
+                         const struct digest *ref, struct digest *out)
+{
+    struct store_ref one = {.role = role, .digest = *ref, .size_bytes = 10};
+    struct store_manifest_put put = {.repo = repo,
+                                     .media_type = "type",
+                                     .body = body,
+                                     .len = strlen(body),
+                                     .is_index = is_index,
+                                     .refs = &one,
+                                     .ref_count = 1};
+    struct err err = ERR_INIT;
+
+    digest_of(body, put.len, out);
+    put.digest = *out;
+    ASSERT_OK(store_manifest_put(st, &put, &err));
+}
+
+/* An image of the layer, an index above it, and an image of another layer; each with a zstd and a canonical view. */
+static void test_retired_zstd_views(void **state)
+{
+    static const bool kept[] = {false, false, true};
+    struct fixture *f = *state;
+    struct digest one = put_source(f->st, 1), two = put_source(f->st, 2), other = put_source(f->st, 3);
+    uint8_t *data = text(LAYER_BYTES, 1);
+    struct digest manifests[3], d;
+    struct err err = ERR_INIT;
+    int64_t repo;
+    char body[32];
+
+    ASSERT_OK(store_repo(f->st, "up", "name", &repo, &err));
+    put_manifest(f->st, repo, "image", REF_LAYER, false, &one, &manifests[0]);
+    put_manifest(f->st, repo, "index", REF_CHILD, true, &manifests[0], &manifests[1]);
+    put_manifest(f->st, repo, "other image", REF_LAYER, false, &other, &manifests[2]);
+    (void)write_layer(f->st, &other, "other", 5);
+    struct layer_result r = write_layer(f->st, &one, data, LAYER_BYTES);
+    for (size_t i = 0; i < ARRAY_LEN(manifests); i++) {
+        for (int view = 1; view <= 2; view++) {
+            int len = snprintf(body, sizeof(body), "view %d of %zu", view, i);
+
+            ASSERT_OK(store_view_put(f->st, &manifests[i], view, "type", body, (size_t)len, &d, &err));
+        }
+        if (i != 1)
+            ASSERT_OK(store_manifest_set_views(f->st, &manifests[i], VIEWS_READY, NULL, &err));
+    }
+    ASSERT_OK(store_evict(f->st, &r.canonical, &err));
+    store_close(f->st);
+    f->opt.zstd_level = 9;
+    open_store(f);
+    (void)write_layer(f->st, &two, data, LAYER_BYTES);
+    for (size_t i = 0; i < ARRAY_LEN(manifests); i++) {
+        ASSERT_OK(store_view_get(f->st, &manifests[i], 1, &d, &err));
+        ASSERT_CODE(store_view_get(f->st, &manifests[i], 2, &d, &err), kept[i] ? 0 : ERR_NOTFOUND);
+    }
+    assert_int_equal(sql_number(f->st, "SELECT count(*) FROM manifest WHERE views = 1"), 1);
+    free(data);
+}
+
 static void test_a_reader_holds_eviction_back(void **state)
 {
     struct fixture *f = *state;
@@ -261,7 +320,7 @@ static void test_eviction_while_a_writer_shares(void **state)
     free(data);
 }
 
-/* ---- a catalog that moves --------------------------------------------------------------------------------------------- */
+/* ---- a catalog that moves ---------------------------------------------------------------------------------------- */
 
 static void test_a_shared_chunk_that_changes_is_busy(void **state)
 {
@@ -299,7 +358,7 @@ static void test_a_source_with_another_layer_is_refused(void **state)
     expect_sound_catalog(f->st);
 }
 
-/* ---- writers that race -------------------------------------------------------------------------------------------------- */
+/* ---- writers that race ------------------------------------------------------------------------------------------- */
 
 #define RACERS 4
 
@@ -414,6 +473,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged_recipe, setup, teardown),
         cmocka_unit_test_setup_teardown(test_evicted_and_written_again_has_the_same_zstd_form, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_zstd_form_replaces_the_old_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_retired_zstd_views, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_reader_holds_eviction_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_while_a_writer_shares, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_shared_chunk_that_changes_is_busy, setup, teardown),

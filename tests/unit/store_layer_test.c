@@ -100,8 +100,7 @@ static void test_round_trip(void **state)
 
 static void test_sizes(void **state)
 {
-    static const size_t sizes[] = {0,           1,       65535,       65536,       65537,
-                                   (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20};
+    static const size_t sizes[] = {0, 1, 65535, 65536, 65537, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20};
     struct fixture *f = *state;
 
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
@@ -130,7 +129,8 @@ static void test_windows_at_and_beyond_the_end(void **state)
     static const struct {
         uint64_t off, len;
         size_t want;
-    } windows[] = {{10, 5, 0}, {11, UINT64_MAX, 0}, {UINT64_MAX, UINT64_MAX, 0}, {9, UINT64_MAX, 1}, {3, 0, 0}, {0, 10, 10}};
+    } windows[] = {{10, 5, 0},         {11, UINT64_MAX, 0}, {UINT64_MAX, UINT64_MAX, 0},
+                   {9, UINT64_MAX, 1}, {3, 0, 0},           {0, 10, 10}};
 
     for (size_t i = 0; i < ARRAY_LEN(windows); i++) {
         struct bytes b = read_layer(f->st, &r.canonical, LAYER_IDENTITY, windows[i].off, windows[i].len, 4);
@@ -217,7 +217,7 @@ static void test_abort_leaves_nothing(void **state)
     free(data);
 }
 
-/* ---- originals ---------------------------------------------------------------------------------------------------- */
+/* ---- originals --------------------------------------------------------------------------------------------------- */
 
 static bool original_there(struct fixture *f, const struct digest *d)
 {
@@ -274,7 +274,7 @@ static void test_auto_keeps_the_original(void **state)
     assert_true(original_there(f, &source));
 }
 
-/* ---- records ------------------------------------------------------------------------------------------------------ */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
 struct seen {
     struct layer_result *r;
@@ -282,7 +282,8 @@ struct seen {
     unsigned recipes, links;
 };
 
-static int see_record(void *arg, const struct pack_header *h, uint64_t off UNUSED, const uint8_t *payload, struct err *err)
+static int see_record(void *arg, const struct pack_header *h, uint64_t off UNUSED, const uint8_t *payload,
+                      struct err *err)
 {
     struct seen *seen = arg;
     struct recipe_head head;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/unit/store_layer_util.h - a store in a fresh directory, originals and layers in it, and looks behind the scenes.
- * Include after cmocka's headers.
+ * tests/unit/store_layer_util.h - a store in a fresh directory, originals and layers in it, and looks behind the
+ * scenes. Include after cmocka's headers.
  */
 #pragma once
 
@@ -121,7 +121,8 @@ static inline struct layer_writer *begin_layer(struct store *st, const struct di
     return w;
 }
 
-static inline struct layer_result write_layer(struct store *st, const struct digest *source, const void *data, size_t len)
+static inline struct layer_result write_layer(struct store *st, const struct digest *source, const void *data,
+                                              size_t len)
 {
     CLEANUP(layer_writer_cleanup) struct layer_writer *w = begin_layer(st, source, data, len, 300000);
     struct layer_result r;
@@ -161,8 +162,8 @@ static inline struct bytes drain(struct source *s, size_t cap)
     return b;
 }
 
-static inline struct bytes read_layer(struct store *st, const struct digest *canonical, enum layer_form form, uint64_t off,
-                                      uint64_t len, size_t cap)
+static inline struct bytes read_layer(struct store *st, const struct digest *canonical, enum layer_form form,
+                                      uint64_t off, uint64_t len, size_t cap)
 {
     struct source *s = NULL;
     struct err err = ERR_INIT;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/unit/store_tar.h - makes tar streams in memory, in the formats that layers come in, and bytes to fill them with.
+ * tests/unit/store_tar.h - makes tar streams in memory, in the formats that layers come in, and bytes to fill them
+ * with.
  */
 #pragma once
 

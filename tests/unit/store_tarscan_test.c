@@ -261,7 +261,7 @@ static void test_impossible_sizes_lose_the_way(void **state UNUSED)
 static void test_bad_pax_loses_the_way(void **state UNUSED)
 {
     static const char *const records[] = {"x size=1\n", " size=1\n", "9 size=1x", "2 =", "99999999999999 size=1\n",
-                                          "3 \n", "1 size=1\n"};
+                                          "3 \n",       "1 size=1\n"};
 
     for (size_t i = 0; i < ARRAY_LEN(records); i++) {
         struct tar t = {0};

@@ -95,6 +95,10 @@ class Gone(Exception):
     """This connection is over."""
 
 
+class Reset(Gone):
+    """... and its end is a RST."""
+
+
 class MockUpstream:
     def __init__(self):
         self.lock = threading.Lock()
@@ -218,8 +222,8 @@ class MockUpstream:
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock):
+        stream = sock.makefile("rb")
         try:
-            stream = sock.makefile("rb")
             while True:
                 request = self._read_request(stream)
                 if request is None:
@@ -227,17 +231,17 @@ class MockUpstream:
                 with self.lock:
                     self.requests.append(request)
                 self._answer(sock, request)
+                if request.headers.get("connection", "").lower() == "close":
+                    break
+        except Reset:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         except (OSError, Gone, ValueError):
             pass
         finally:
             with self.lock:
                 self.connections.discard(sock)
                 self.open_now -= 1
-            # shutdown: the makefile object keeps the descriptor open for a moment longer
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            stream.close()
             sock.close()
 
     @staticmethod
@@ -373,10 +377,7 @@ class MockUpstream:
                 if not self.listener:
                     raise Gone
             if knob.drop_at is not None and at >= knob.drop_at:
-                if knob.reset:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    sock.close()
-                raise Gone
+                raise Reset if knob.reset else Gone
             if not body:
                 return
             step = min(len(body), BLOCK)
