@@ -104,8 +104,7 @@ at_rest() {
     printf '| docker-registry, gzip layers | %s | 1.00 |\n' "$(mib "$gzip")"
     for policy in auto drop; do
         recask_fresh_with "{\"originals\": \"$policy\"}" || return 1
-        http -f -H "$any_manifest" -o /dev/null "http://$proxy/v2/$image/manifests/latest"
-        http -f -H "$any_manifest" -o /dev/null "http://$proxy/v2/$image/manifests/$(upstream_digest "$image")"
+        fetch_image "http://$proxy" "$image" latest "$work/fetched" || return 1
         wait_jobs 120 || return 1
         raw=$(stat_of .store.bytes_on_disk)
         printf '| recask, originals = %s | %s | %s |\n' "$policy" "$(mib "$raw")" \
@@ -159,4 +158,5 @@ at_rest
 blobs
 recask_stop
 upstream_stop
+# shellcheck disable=SC2034 # lib.sh looks at it when the script ends
 finished=yes

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define WANTED_MAX 8 /* images per layer whose views are made because of one request */
 #define LOOKS_MAX 6 /* rounds of look() before a blob that comes and goes is given up */
 
 static void look(struct request *r);
@@ -96,9 +97,10 @@ static void fill_ready(struct request *r)
 
     fill_forget(r->fill, &r->waiter);
     enum fill_state state = fill_wait(r->fill, FILL_STREAMING, NULL);
-    bool known = fill_length(r->fill, &length);
+    bool known = fill_length(r->fill, &length) && length > 0;
     if (state == FILL_STARTING || (state == FILL_STREAMING && !known && !r->blob.size_bytes)) {
-        /* Without any word on the length an answer could not have a Content-Length: wait for the end. */
+        /* Without any word on the length an answer could not have a Content-Length, and one of no bytes could not be held
+         * back: wait for the end. */
         r->next = fill_ready;
         enum fill_state want = state == FILL_STARTING ? FILL_STREAMING : FILL_VERIFIED;
         if (fill_wait(r->fill, want, &r->waiter) >= want)
@@ -185,6 +187,25 @@ static void rebuild(struct request *r)
         rebuild(r);
 }
 
+/* ---- why views are made ------------------------------------------------------------------------------------------ */
+
+/* A client takes a layer as the upstream has it: the images that list it get their views, for the next one. (Not when a
+ * manifest is asked for: containerd reads those of all platforms, and pulls one.) */
+static void want_views(struct request *r)
+{
+    struct digest images[WANTED_MAX];
+    struct err err = ERR_INIT;
+    size_t count = 0;
+
+    if (http_method(r->x) != HTTP_GET || r->wanted)
+        return;
+    r->wanted = true;
+    if (store_images_of_layer(r->p->store, r->repo, &r->digest, images, ARRAY_LEN(images), &count, &err) < 0)
+        log_event(LOG_WARN, "blob.images", "digest=%s error=%s", digest_text(&r->digest).s, log_quote(err.msg).s);
+    for (size_t i = 0; i < count; i++)
+        jobs_image(r->p->jobs, r->route.up, r->repo, r->route.name, &images[i]);
+}
+
 /* ---- look -------------------------------------------------------------------------------------------------------- */
 
 static void head_known(struct request *r)
@@ -254,6 +275,7 @@ static void look(struct request *r)
         confirm(r);
         return;
     }
+    want_views(r);
     if (r->blob.present) {
         r->cache = r->cache == CACHE_NONE ? CACHE_HIT : r->cache;
         if (blob_answer_store(r))

@@ -23,7 +23,7 @@
 #define BLOCK_BYTES (128u << 10) /* what one callback may hand to the socket */
 #define CONNECTION_MEMORY_BYTES (64u << 10)
 #define PUMP_READS 8 /* reads of a source before other work gets its turn */
-#define CUT_WAIT_MS 10000
+#define CUT_WAIT_MS 1000 /* for cut exchanges to be told so; whoever does not read is cut off after it */
 
 struct http_server {
     struct workpool *pool;
@@ -113,7 +113,7 @@ static void pump_wake(void *arg)
 
 /* ---- event threads ------------------------------------------------------------------------------------------------ */
 
-static ssize_t content_reader(void *arg, uint64_t pos UNUSED, char *out, size_t max)
+static ssize_t content_reader(void *arg, uint64_t pos, char *out, size_t max)
 {
     struct http_exchange *x = CAST_OBJ(struct http_exchange, HTTP_EXCHANGE_MAGIC, arg);
     ssize_t result;
@@ -121,9 +121,10 @@ static ssize_t content_reader(void *arg, uint64_t pos UNUSED, char *out, size_t 
     lock_take(&x->lock);
     size_t n = pipe_take(&x->pipe, out, max);
     bool refill = !x->pipe.eof && !x->pipe.failed && x->pipe.used <= x->pipe.cap / 2;
+    bool is_short = x->answer.has_length && pos < x->answer.length_bytes;
     if (n > 0) {
         result = (ssize_t)n;
-    } else if (x->pipe.failed || x->cut) {
+    } else if (x->pipe.failed || x->cut || (x->pipe.eof && is_short)) {
         result = MHD_CONTENT_READER_END_WITH_ERROR;
     } else if (x->pipe.eof) {
         result = MHD_CONTENT_READER_END_OF_STREAM;
@@ -169,7 +170,7 @@ static struct MHD_Response *build_response(struct http_exchange *x)
     struct http_answer *a = &x->answer;
 
     if (x->method == HTTP_HEAD) {
-        uint64_t size = a->has_length ? a->length_bytes : (a->source ? MHD_SIZE_UNKNOWN : a->body_len);
+        uint64_t size = a->has_length ? a->length_bytes : a->body ? a->body_len : MHD_SIZE_UNKNOWN;
         return MHD_create_response_from_callback(size, 1, no_content, NULL, NULL);
     }
     if (a->source)
@@ -201,14 +202,14 @@ static enum MHD_Result add_header_line(void *arg, enum MHD_ValueKind kind UNUSED
     return MHD_YES;
 }
 
-static bool exchange_start(struct http_exchange *x, struct MHD_Connection *conn, const char *method)
+static bool exchange_start(struct http_exchange *x, struct MHD_Connection *conn, const char *method, const char *version)
 {
     struct http_listener *l = x->listener;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 
     MHD_get_connection_values(conn, MHD_HEADER_KIND, add_header_line, x);
     http_exchange_set_peer(x, info ? info->client_addr : NULL);
-    if (!http_exchange_begin(x, method))
+    if (!http_exchange_begin(x, method, version))
         return false;
     job_init(&x->handle, JOB_CLIENT, handle_run, x, http_exchange_ref, http_exchange_unref);
     job_init(&x->pump, JOB_CLIENT, pump_run, x, http_exchange_ref, http_exchange_unref);
@@ -226,37 +227,65 @@ static bool exchange_start(struct http_exchange *x, struct MHD_Connection *conn,
     return !stopping;
 }
 
-/* What is wrong with a request before any handler sees it: 0 or a status. */
-static int early_status(const struct http_exchange *x)
+static const char headers_too_large[] =
+    "{\"errors\":[{\"code\":\"UNSUPPORTED\",\"message\":\"the request's headers are too large\"}]}\n";
+static const char body_too_large[] =
+    "{\"errors\":[{\"code\":\"SIZE_INVALID\",\"message\":\"the request's body is too large\"}]}\n";
+
+/* Answers what no handler needs to see, before the body of the request is read. */
+static enum MHD_Result refuse(struct http_exchange *x, struct MHD_Connection *conn, int status, const char *text)
 {
+    struct http_answer a = {.status = status};
+    struct err err = ERR_INIT;
+
+    a.body = strdup(text);
+    a.body_len = a.body ? strlen(text) : 0;
+    if (http_answer_header(&a, &err, "Content-Type", "application/json") < 0 ||
+        http_answer_header(&a, &err, "Connection", "close") < 0) {
+        http_answer_release(&a);
+        return MHD_NO;
+    }
+    lock_take(&x->lock);
+    x->answer = a;
+    x->handed = x->answered = x->queued = true;
+    lock_give(&x->lock);
+    return queue_answer(x, conn);
+}
+
+static enum MHD_Result first_call(struct http_exchange *x, struct MHD_Connection *conn, const char *method,
+                                  const char *version)
+{
+    if (!exchange_start(x, conn, method, version))
+        return MHD_NO;
     if (x->header_overflow)
-        return MHD_HTTP_REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return refuse(x, conn, MHD_HTTP_REQUEST_HEADER_FIELDS_TOO_LARGE, headers_too_large);
     if (x->body_overflow)
-        return MHD_HTTP_CONTENT_TOO_LARGE;
-    return 0;
+        return refuse(x, conn, MHD_HTTP_CONTENT_TOO_LARGE, body_too_large);
+    return MHD_YES;
+}
+
+/* A body that grows too large without having said so is cut off: libmicrohttpd takes no answer in the middle of it. */
+static enum MHD_Result body_piece(struct http_exchange *x, const char *piece, size_t len)
+{
+    struct err err = ERR_INIT;
+    return x->queued || buf_add(&x->body, piece, len, &err) == 0 ? MHD_YES : MHD_NO;
 }
 
 static enum MHD_Result on_request(void *arg UNUSED, struct MHD_Connection *conn, const char *url UNUSED, const char *method,
-                                  const char *version UNUSED, const char *upload, size_t *upload_len, void **con_cls)
+                                  const char *version, const char *upload, size_t *upload_len, void **con_cls)
 {
     if (!*con_cls)
         return MHD_NO; /* no memory for the exchange */
     struct http_exchange *x = CAST_OBJ(struct http_exchange, HTTP_EXCHANGE_MAGIC, *con_cls);
-    struct err err = ERR_INIT;
 
     if (!x->method_text)
-        return exchange_start(x, conn, method) ? MHD_YES : MHD_NO;
+        return first_call(x, conn, method, version);
     if (*upload_len > 0) {
-        if (!x->body_overflow && buf_add(&x->body, upload, *upload_len, &err) < 0)
-            x->body_overflow = true;
+        size_t len = *upload_len;
         *upload_len = 0;
-        return MHD_YES;
+        return body_piece(x, upload, len);
     }
     lock_take(&x->lock);
-    if (!x->handed && early_status(x)) {
-        x->handed = x->answered = true;
-        x->answer.status = early_status(x);
-    }
     bool cut = x->cut && !x->answered;
     bool post = !x->handed && !cut, give = x->answered && !x->queued;
     if (post) {
@@ -286,7 +315,7 @@ static void request_completed(void *arg UNUSED, struct MHD_Connection *conn UNUS
     *con_cls = NULL;
 
     lock_take(&x->lock);
-    bool started = x->conn != NULL, has_source = x->queued && x->answer.source && x->pipe.mem;
+    bool started = x->conn != NULL, has_source = x->answer.source != NULL;
     x->done = true;
     x->conn = NULL;
     x->parked = false;
@@ -297,9 +326,13 @@ static void request_completed(void *arg UNUSED, struct MHD_Connection *conn UNUS
                                  .complete = why == MHD_REQUEST_TERMINATED_COMPLETED_OK,
                                  .cache = x->answer.cache,
                                  .view = x->answer.view};
-        if (l->done_fn)
-            l->done_fn(l->done_arg, x, &done);
-        if (has_source)
+        lock_take(&l->lock);
+        http_done_fn *done_fn = l->done_fn;
+        void *done_arg = l->done_arg;
+        lock_give(&l->lock);
+        if (done_fn)
+            done_fn(done_arg, x, &done);
+        if (has_source) /* frees it: sources end on workers, since that may mean disk */
             workpool_post(l->server->pool, &x->pump);
         lock_take(&l->lock);
         if (x->prev)
@@ -454,8 +487,10 @@ const char *http_listener_address(const struct http_listener *l)
 
 void http_on_done(struct http_listener *l, http_done_fn *fn, void *arg)
 {
+    lock_take(&l->lock);
     l->done_fn = fn;
     l->done_arg = arg;
+    lock_give(&l->lock);
 }
 
 /* ---- the server ----------------------------------------------------------------------------------------------------- */

@@ -51,7 +51,8 @@ enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_OTHER };
 
 enum http_method http_method(const struct http_exchange *x);
 const char *http_method_text(const struct http_exchange *x);
-const char *http_path(const struct http_exchange *x);                     /* as sent, still percent-encoded, no query */
+bool http_can_chunk(const struct http_exchange *x); /* false: HTTP/1.0, where a cut body without length looks complete */
+const char *http_path(const struct http_exchange *x); /* as sent, percent-encoded, without query, scheme and host */
 const char *http_query(const struct http_exchange *x, const char *name);  /* decoded; NULL when absent */
 const char *http_query_raw(const struct http_exchange *x);                /* "n=10&last=x", "" when none */
 const char *http_header(const struct http_exchange *x, const char *name); /* lines joined with ", "; NULL when absent */
@@ -73,8 +74,9 @@ struct http_answer {
     char *body; /* malloc'd or NULL */
     size_t body_len;
     struct source *source;
-    bool has_length; /* with a source: Content-Length; without: chunked. For HEAD: the length that GET would have */
-    uint64_t length_bytes;
+    bool has_length; /* with a source: Content-Length; without: chunked. For HEAD: the length that GET would have; a HEAD
+                      * answer with neither this nor a body leaves the length open */
+    uint64_t length_bytes; /* a source that ends before it fails the answer; what is beyond is not sent */
     /* for the log line */
     const char *cache; /* static: "hit" "follow" "miss" "stale" or NULL */
     const char *view;  /* static or NULL */
@@ -96,4 +98,4 @@ struct http_done {
     const char *cache, *view;
 };
 typedef void http_done_fn(void *arg, const struct http_exchange *x, const struct http_done *done);
-void http_on_done(struct http_listener *l, http_done_fn *fn, void *arg); /* before the first request */
+void http_on_done(struct http_listener *l, http_done_fn *fn, void *arg);

@@ -14,6 +14,21 @@
 #include <strings.h>
 #include <sys/random.h>
 
+/* The absolute form ("GET http://host/v2/ HTTP/1.1", RFC 9112 section 3.2.2) means the same as its path. */
+static const char *skip_authority(const char *uri)
+{
+    static const char *const schemes[] = {"http://", "https://"};
+
+    for (size_t i = 0; i < ARRAY_LEN(schemes); i++) {
+        if (strncasecmp(uri, schemes[i], strlen(schemes[i])) == 0) {
+            const char *path = uri + strlen(schemes[i]);
+            path += strcspn(path, "/?");
+            return *path == '/' ? path : "/";
+        }
+    }
+    return uri;
+}
+
 struct http_exchange *http_exchange_new(struct http_listener *l, const char *uri)
 {
     struct http_exchange *x = calloc(1, sizeof(*x));
@@ -26,6 +41,7 @@ struct http_exchange *http_exchange_new(struct http_listener *l, const char *uri
     lock_init(&x->lock, RANK_REQUEST);
     buf_init(&x->body, HTTP_BODY_MAX_BYTES);
     x->start_ms = clock_mono_ms();
+    uri = skip_authority(uri);
     const char *mark = strchrnul(uri, '?');
     x->path = strndup(uri, (size_t)(mark - uri));
     x->query = strdup(*mark ? mark + 1 : "");
@@ -255,13 +271,27 @@ bool http_is_unix(const struct http_exchange *x)
     return x->listener->is_unix;
 }
 
-bool http_exchange_begin(struct http_exchange *x, const char *method)
+bool http_can_chunk(const struct http_exchange *x)
+{
+    return !x->is_http_1_0;
+}
+
+/* A body of a length that is too large anyway need not be waited for. */
+static bool announces_too_much(const struct http_exchange *x)
+{
+    const char *text = http_header(x, "Content-Length");
+    return text && strtoull(text, NULL, 10) > HTTP_BODY_MAX_BYTES;
+}
+
+bool http_exchange_begin(struct http_exchange *x, const char *method, const char *version)
 {
     x->method = strcmp(method, "GET") == 0    ? HTTP_GET
                 : strcmp(method, "HEAD") == 0 ? HTTP_HEAD
                 : strcmp(method, "POST") == 0 ? HTTP_POST
                                               : HTTP_OTHER;
     x->method_text = strdup(method);
+    x->is_http_1_0 = strcmp(version, "HTTP/1.1") < 0;
+    x->body_overflow = announces_too_much(x);
     query_split(x);
     exchange_choose_id(x);
     return x->method_text != NULL;

@@ -53,7 +53,7 @@ struct http_exchange {
     char *method_text, *path, *query, *query_decoded;
     struct http_header_line lines[HTTP_REQUEST_HEADERS_MAX];
     size_t line_count, header_bytes;
-    bool header_overflow, body_overflow;
+    bool header_overflow, body_overflow, is_http_1_0;
     struct buf body;
     char id[HTTP_ID_BYTES];
     char peer[HTTP_PEER_BYTES];
@@ -74,10 +74,10 @@ struct http_listener {
     char address[HTTP_ADDRESS_BYTES];
     http_handler_fn *fn;
     void *arg;
+    struct lock lock; /* RANK_SERVER: all below */
+    pthread_cond_t idle;
     http_done_fn *done_fn;
     void *done_arg;
-    struct lock lock; /* RANK_SERVER: the list and `stopping` */
-    pthread_cond_t idle;
     struct http_exchange *running;
     unsigned running_count;
     bool stopping;
@@ -89,7 +89,8 @@ void http_exchange_ref(void *x);
 void http_exchange_unref(void *x);
 void http_exchange_add_header(struct http_exchange *x, const char *name, const char *value);
 void http_exchange_set_peer(struct http_exchange *x, const struct sockaddr *sa);
-bool http_exchange_begin(struct http_exchange *x, const char *method); /* once the headers are in; false: no memory */
+/* Once the headers are in; false: no memory. */
+bool http_exchange_begin(struct http_exchange *x, const char *method, const char *version);
 /* The producer's free region (contiguous, may be 0 bytes) and its publication. */
 size_t pipe_space(const struct http_pipe *p, char **out);
 void pipe_publish(struct http_pipe *p, size_t len);

@@ -36,13 +36,6 @@ static int manifest_headers(struct request *r, const struct store_manifest *m, s
     return 0;
 }
 
-/* A client that takes the original of a plain image is why its views are made: the next one gets them. */
-static void want_views(struct request *r, const struct store_manifest *m)
-{
-    if (http_method(r->x) == HTTP_GET && m->view == VIEW_ORIGINAL && !m->is_index && m->views == VIEWS_UNKNOWN)
-        jobs_image(r->p->jobs, r->route.up, r->repo, r->route.name, &m->digest);
-}
-
 static void serve(struct request *r, struct store_manifest *m)
 {
     struct http_answer a = {.status = 200, .view = oci_view_name((enum oci_view)m->view)};
@@ -53,7 +46,6 @@ static void serve(struct request *r, struct store_manifest *m)
         request_fail(r, &err);
         return;
     }
-    want_views(r, m);
     a.body = steal(&m->body);
     a.body_len = m->len;
     request_reply(r, &a);
@@ -292,6 +284,10 @@ static void tag_start(struct request *r)
         request_fail(r, &err);
     } else if (rc == 0 && clock_wall_s() >= tag.checked_at && clock_wall_s() < tag.checked_at + r->p->opt.tag_ttl_s) {
         r->cache = CACHE_HIT;
+        r->upstream_digest = tag.digest;
+        choose(r);
+    } else if (rc == 0 && quiet_now(r->p, r->route.up)) {
+        r->cache = CACHE_STALE;
         r->upstream_digest = tag.digest;
         choose(r);
     } else {

@@ -120,6 +120,11 @@ void proxy_free(struct proxy *p)
     passthrough_cache_free(p->cache);
     if (p->ups)
         upstreams_free(p->ups);
+    while (p->quiet) {
+        struct quiet *q = p->quiet;
+        p->quiet = q->next;
+        free(q);
+    }
     while (p->listeners) {
         struct listener_ctx *l = p->listeners;
         p->listeners = l->next;

@@ -70,6 +70,13 @@ struct counters {
     atomic_uint_fast64_t total, hit, follow, miss, stale, served_bytes;
 };
 
+/* An upstream that failed is left alone for a while, as long as there is something else to serve. */
+struct quiet {
+    const struct upstream *up;
+    int64_t until_ms;
+    struct quiet *next;
+};
+
 struct proxy {
     struct proxy_options opt;
     struct store *store;
@@ -78,7 +85,8 @@ struct proxy {
     struct timers *timers;
     struct listener_ctx *listeners;
     struct counters counters;
-    struct lock lock;          /* RANK_SERVER: the three tables below */
+    struct lock lock;          /* RANK_SERVER: the tables below */
+    struct quiet *quiet;
     struct fill *fills;
     struct resolve *resolves;
     struct jobs *jobs;
@@ -131,6 +139,7 @@ struct request {
     size_t source_count, source_at;
     struct fill *fill;
     bool decode;         /* the fill's bytes must be decoded on the way */
+    bool wanted;         /* the images that list this layer have been looked up */
     bool refilled;       /* the original was fetched again for an evicted zstd form */
     int looks;
     uint64_t head_bytes; /* length from a HEAD upstream, 0: it did not say */
@@ -174,6 +183,10 @@ MUST_CHECK int resolve_join(struct proxy *p, const struct upstream *up, int64_t 
 /* 0, with the digest and how it was had: HIT (the upstream confirmed what is stored), MISS (fetched), STALE (the upstream
  * failed, an older answer is served); or the error. Frees the caller's reference. */
 MUST_CHECK int resolve_result(struct resolve *rs, struct digest *out, enum cache_result *out_cache, struct err *err);
+
+/* quiet.c */
+void quiet_begin(struct proxy *p, const struct upstream *up, int ms);
+bool quiet_now(struct proxy *p, const struct upstream *up);
 
 /* ---- fills ------------------------------------------------------------------------------------------------------- */
 

@@ -222,5 +222,5 @@ void request_handle(void *ctx, struct http_exchange *x)
     if (route_parse(p->ups, l->up, http_path(x), http_query(x, "ns"), &r->route, &err) < 0)
         request_fail(r, &err);
     else
-        dispatch(r);
+        request_go(r, dispatch); /* from here on in its own job, which never runs twice at once */
 }

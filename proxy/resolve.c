@@ -15,6 +15,8 @@
 #include <string.h>
 
 #define RESOLVE_MAGIC 0x2e501e00u
+#define QUIET_MS 5000    /* how long a failed upstream is left alone when it names no time itself */
+#define QUIET_MAX_S 300  /* and at most when it does */
 
 static const char manifest_accept[] =
     "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
@@ -100,6 +102,10 @@ static void finish_failed(struct resolve *rs)
     if (rs->has_known && rs->err.code != ERR_CANCELLED) {
         log_event(LOG_WARN, "resolve.stale", "upstream=%s repo=%s ref=%s error=%s", upstream_name(rs->up), rs->name,
                   rs->reference, log_quote(rs->err.msg).s);
+        if (rs->err.code != ERR_NOTFOUND) {
+            int wait_s = rs->answer.head.retry_after_s;
+            quiet_begin(rs->p, rs->up, wait_s <= 0 ? QUIET_MS : wait_s > QUIET_MAX_S ? QUIET_MAX_S * 1000 : wait_s * 1000);
+        }
         rs->digest = rs->known;
         rs->cache = CACHE_STALE;
         err_clear(&rs->err);

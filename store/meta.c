@@ -339,6 +339,30 @@ int store_manifest_refs(struct store *st, const struct digest *d, struct store_r
     return 0;
 }
 
+int store_images_of_layer(struct store *st, int64_t repo, const struct digest *d, struct digest *out, size_t max,
+                          size_t *out_count, struct err *err)
+{
+    CLEANUP(catalog_read_end) struct sql_db *db = NULL;
+    CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
+    int rc;
+
+    *out_count = 0;
+    TRY(catalog_read_begin(st, &db, err));
+    TRY(sql_query(db, &q,
+                  "SELECT DISTINCT m.digest FROM manifest_ref r JOIN manifest m ON m.id = r.manifest_id"
+                  " JOIN repo_manifest rm ON rm.manifest_id = m.id AND rm.repo_id = ?2"
+                  " WHERE r.digest = ?1 AND r.role = 2 AND m.view = 0 AND m.views = 0 LIMIT ?3",
+                  err));
+    sql_bind_digest(&q, 1, d);
+    sql_bind_int(&q, 2, repo);
+    sql_bind_int(&q, 3, (int64_t)max);
+    while ((rc = sql_step(&q, err)) == SQL_ROW) {
+        TRY(sql_digest(&q, 0, &out[*out_count], err));
+        ++*out_count;
+    }
+    return rc;
+}
+
 static int list_parents(struct sql_db *db, const struct digest *child, void **items, size_t *out_count, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;

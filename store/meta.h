@@ -72,6 +72,10 @@ MUST_CHECK int store_manifest_refs(struct store *st, const struct digest *d, str
 /* True when some stored manifest names d as its config: such a blob is never made canonical. */
 MUST_CHECK int store_is_config(struct store *st, const struct digest *d, bool *out, struct err *err);
 
+/* Upstream images of repo that list d as a layer and are VIEWS_UNKNOWN, at most max. */
+MUST_CHECK int store_images_of_layer(struct store *st, int64_t repo, const struct digest *d, struct digest *out, size_t max,
+                                     size_t *out_count, struct err *err);
+
 /* Upstream indexes known to list this child. *out: malloc'd. */
 MUST_CHECK int store_manifest_parents(struct store *st, const struct digest *child, struct digest **out, size_t *out_count,
                                       struct err *err);

@@ -86,17 +86,6 @@ static int open_file(struct store *st, const struct digest *d, int *out_fd, uint
     return 0;
 }
 
-bool original_intact(struct store *st, const struct digest *d, uint64_t size_bytes)
-{
-    CLEANUP(fd_cleanup) int fd = -1;
-    struct original_row row;
-    struct err ignored = ERR_INIT;
-    uint64_t file_bytes;
-
-    return original_row(st, d, &row, &ignored) == 0 && row.size_bytes == size_bytes &&
-           open_file(st, d, &fd, &file_bytes, &ignored) == 0 && file_bytes == size_bytes;
-}
-
 /* ---- the source -------------------------------------------------------------------------------------------------------- */
 
 static int load_block(struct original *o, uint64_t block, struct err *err)

@@ -4,7 +4,6 @@
 
 #include "base/digest.h"
 
-#include <stdbool.h>
 
 #define ORIGINAL_BLOCK_BYTES (1u << 20) /* a sum is over this many bytes, the last over what is left */
 #define ORIGINAL_SUMS_MAX_BYTES (8u << 20)
@@ -18,6 +17,3 @@ struct original_row {
 
 /* ERR_NOTFOUND when no original with this digest is present. */
 MUST_CHECK int original_row(struct store *st, const struct digest *d, struct original_row *out, struct err *err);
-
-/* True when it is present with this size, and so is its file. Its bytes are not looked at. */
-bool original_intact(struct store *st, const struct digest *d, uint64_t size_bytes);

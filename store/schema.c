@@ -154,6 +154,7 @@ static const char schema_manifests[] =
     "  created INTEGER NOT NULL,"
     "  PRIMARY KEY (repo_id, name)"
     ") STRICT, WITHOUT ROWID;"
+    "CREATE INDEX tag_manifest ON tag (manifest_id);"
 
     "CREATE TABLE view ("
     "  upstream_id INTEGER NOT NULL REFERENCES manifest (id),"
@@ -161,6 +162,7 @@ static const char schema_manifests[] =
     "  manifest_id INTEGER NOT NULL REFERENCES manifest (id),"
     "  PRIMARY KEY (upstream_id, view)"
     ") STRICT, WITHOUT ROWID;"
+    "CREATE INDEX view_manifest ON view (manifest_id);"
 
     /* All that was ever published: two upstream manifests (the same layers, compressed twice) can have one canonical
      * manifest in common, and a replaced view stays servable. */
@@ -169,7 +171,8 @@ static const char schema_manifests[] =
     "  upstream_id INTEGER NOT NULL REFERENCES manifest (id),"
     "  view INTEGER NOT NULL,"
     "  PRIMARY KEY (manifest_id, upstream_id, view)"
-    ") STRICT, WITHOUT ROWID;";
+    ") STRICT, WITHOUT ROWID;"
+    "CREATE INDEX derived_upstream ON derived (upstream_id);";
 
 /* Numbers for store_stats(): one row, kept by triggers, so that they are exact after a crash and cost no scan. They
  * see INSERT, UPDATE OF and DELETE; REPLACE would slip past them (C4). */

@@ -259,8 +259,7 @@ int spool_commit(struct spool *sp, const struct digest *d, int64_t repo, struct 
     if (!digest_equal(&got, d))
         return err_set(err, ERR_CORRUPT, "%s: the bytes that came hash to %s", digest_text(d).s, digest_text(&got).s);
     TRY(digest_lock(sp->st, d, &lock, err));
-    if (original_intact(sp->st, d, spool_bytes(sp))) /* our own file goes with the last reference */
-        return repo != 0 ? store_repo_add_blob(sp->st, repo, d, spool_bytes(sp), err) : 0;
+    /* A file that is there already is replaced: ours has just been hashed, and that one may be why ours was fetched. */
     if (sp->mib_bytes > 0)
         TRY(end_mib(sp, err));
     return make_original(sp, d, repo, err);

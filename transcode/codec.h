@@ -36,8 +36,10 @@ struct decode_limits {
  *   zero bytes after the last gzip member: padding, ignored (tar and tape tools write it); any other trailing
  *     bytes: ERR_FORMAT
  *   an end in the middle of a member or frame, or an empty stream (gzip, zstd): ERR_FORMAT
- *   a checksum or length that does not match: ERR_CORRUPT
- *   too much output: ERR_LIMIT
+ *   a checksum or length that does not match, or compressed data that makes no sense: ERR_CORRUPT
+ *   too much output: ERR_LIMIT, and none of the output of that step
+ *   a zstd frame that needs a dictionary: ERR_UNSUPPORTED
+ * limits is borrowed and never NULL.
  */
 MUST_CHECK int codec_decoder_new(enum codec c, const struct decode_limits *limits, struct filter **out, struct err *err);
 
@@ -79,11 +81,12 @@ void frame_ctx_cleanup(struct frame_ctx **ctx);
 size_t frame_bound(size_t len);
 
 /* Encodes one chunk: FRAME_ZSTD, or FRAME_ZSTD_RAW when that is not larger. Deterministic for one libzstd version
- * and level. cap >= frame_bound(len). */
+ * and level. cap >= frame_bound(len). len above 8 MiB: ERR_LIMIT, since a raw frame's window is its content. */
 MUST_CHECK int frame_encode(struct frame_ctx *ctx, int level, const void *data, size_t len, void *out, size_t cap,
                             size_t *out_len, struct frame_info *out_info, struct err *err);
 
-/* Decodes one frame to exactly want_len bytes; anything else is ERR_CORRUPT. Reads either zstd kind. */
+/* Decodes one frame to exactly want_len bytes; anything else is ERR_CORRUPT. Reads either zstd kind; any other kind is
+ * ERR_UNSUPPORTED. */
 MUST_CHECK int frame_decode(struct frame_ctx *ctx, enum frame_kind kind, const void *frame, size_t frame_len, void *out,
                             size_t want_len, struct err *err);
 

@@ -9,6 +9,7 @@ The headers of the first request for a manifest go to FILE as a curl config file
 import http.server
 import os
 import socket
+import socketserver
 import sys
 
 ASKED = ("user-agent", "accept", "accept-encoding")
@@ -60,10 +61,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
               file=sys.stderr)
 
 
+class Server(http.server.ThreadingHTTPServer):
+    def server_bind(self):
+        # Without http.server's look-up of the host's name, for which there is no network.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address
+
+
 def main():
     port, file = sys.argv[1:]
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", int(port)), Handler)
     server.file = file
     server.serve_forever()
 

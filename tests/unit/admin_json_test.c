@@ -200,72 +200,73 @@ static void references(void **state)
 
 /* ---- bodies ------------------------------------------------------------------------------------------------------ */
 
+static const struct admin_numbers numbers = {
+    .version = "1.2.3",
+    .uptime_s = 7,
+    .proxy = {.jobs_pending = 1,
+              .requests_total = 10,
+              .requests_hit = 2,
+              .requests_follow = 3,
+              .requests_miss = 4,
+              .requests_stale = 5,
+              .upstream_requests = 6,
+              .upstream_bytes = 1ull << 40,
+              .served_bytes = 8,
+              .fills = 9},
+    .store = {.bytes_on_disk = 11,
+              .canonical_bytes = 12,
+              .unique_chunk_bytes = 13,
+              .frame_bytes = 14,
+              .original_bytes = 15,
+              .chunks = 16,
+              .canonical_layers = 17,
+              .replayable_layers = 18,
+              .manifests = 19,
+              .tags = 20,
+              .blobs = 21},
+};
+static const struct {
+    const char *object, *key;
+    uint64_t value;
+} stats_keys[] = {
+    {NULL, "uptime_s", 7},
+    {NULL, "fills", 9},
+    {"jobs", "pending", 1},
+    {"requests", "total", 10},
+    {"requests", "hit", 2},
+    {"requests", "follow", 3},
+    {"requests", "miss", 4},
+    {"requests", "stale", 5},
+    {"upstream", "requests", 6},
+    {"upstream", "bytes", 1ull << 40},
+    {"served", "bytes", 8},
+    {"store", "bytes_on_disk", 11},
+    {"store", "canonical_bytes", 12},
+    {"store", "unique_chunk_bytes", 13},
+    {"store", "frame_bytes", 14},
+    {"store", "original_bytes", 15},
+    {"store", "chunks", 16},
+    {"store", "canonical_layers", 17},
+    {"store", "replayable_layers", 18},
+    {"store", "manifests", 19},
+    {"store", "tags", 20},
+    {"store", "blobs", 21},
+};
+
 static void stats(void **state UNUSED)
 {
-    static const struct admin_numbers n = {
-        .version = "1.2.3",
-        .uptime_s = 7,
-        .proxy = {.jobs_pending = 1,
-                  .requests_total = 10,
-                  .requests_hit = 2,
-                  .requests_follow = 3,
-                  .requests_miss = 4,
-                  .requests_stale = 5,
-                  .upstream_requests = 6,
-                  .upstream_bytes = 1ull << 40,
-                  .served_bytes = 8,
-                  .fills = 9},
-        .store = {.bytes_on_disk = 11,
-                  .canonical_bytes = 12,
-                  .unique_chunk_bytes = 13,
-                  .frame_bytes = 14,
-                  .original_bytes = 15,
-                  .chunks = 16,
-                  .canonical_layers = 17,
-                  .replayable_layers = 18,
-                  .manifests = 19,
-                  .tags = 20,
-                  .blobs = 21},
-    };
-    static const struct {
-        const char *object, *key;
-        uint64_t value;
-    } want[] = {
-        {NULL, "uptime_s", 7},
-        {NULL, "fills", 9},
-        {"jobs", "pending", 1},
-        {"requests", "total", 10},
-        {"requests", "hit", 2},
-        {"requests", "follow", 3},
-        {"requests", "miss", 4},
-        {"requests", "stale", 5},
-        {"upstream", "requests", 6},
-        {"upstream", "bytes", 1ull << 40},
-        {"served", "bytes", 8},
-        {"store", "bytes_on_disk", 11},
-        {"store", "canonical_bytes", 12},
-        {"store", "unique_chunk_bytes", 13},
-        {"store", "frame_bytes", 14},
-        {"store", "original_bytes", 15},
-        {"store", "chunks", 16},
-        {"store", "canonical_layers", 17},
-        {"store", "replayable_layers", 18},
-        {"store", "manifests", 19},
-        {"store", "tags", 20},
-        {"store", "blobs", 21},
-    };
     CLEANUP(buf_release) struct buf text = BUF_INIT(1 << 20);
     struct err err = ERR_INIT;
 
-    assert_int_equal(admin_stats_json(&n, &text, &err), 0);
+    assert_int_equal(admin_stats_json(&numbers, &text, &err), 0);
 
     CLEANUP(admin_json_cleanup) struct admin_json *root = parse(&text);
     assert_string_equal(admin_json_text(root, "version"), "1.2.3");
-    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
-        const struct admin_json *in = want[i].object != NULL ? admin_json_get(root, want[i].object) : root;
+    for (size_t i = 0; i < ARRAY_LEN(stats_keys); i++) {
+        const struct admin_json *in = stats_keys[i].object != NULL ? admin_json_get(root, stats_keys[i].object) : root;
 
-        assert_true(admin_json_has(in, want[i].key));
-        assert_int_equal(admin_json_number(in, want[i].key), want[i].value);
+        assert_true(admin_json_has(in, stats_keys[i].key));
+        assert_int_equal(admin_json_number(in, stats_keys[i].key), stats_keys[i].value);
     }
 }
 

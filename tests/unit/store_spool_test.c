@@ -159,8 +159,8 @@ static void test_the_same_blob_twice(void **state)
     assert_true(exists(f, &d));
 }
 
-/* A file that is short though its row says otherwise is replaced by the next one that comes (cases 4 and 5). */
-static void test_a_commit_heals_a_short_file(void **state)
+/* A file that is damaged though its row says otherwise is replaced by the next one that comes (cases 4 and 5). */
+static void test_a_commit_heals_a_damaged_file(void **state)
 {
     struct fixture *f = *state;
     struct digest d = put_original(f->st, "some bytes", 10);
@@ -171,6 +171,7 @@ static void test_a_commit_heals_a_short_file(void **state)
 
     original_path(f, &d, path, sizeof(path));
     assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(truncate(path, 10), 0);
     ASSERT_CODE(original_open(f->st, &d, 0, UINT64_MAX, &s, &err), ERR_CORRUPT);
     (void)put_original(f->st, "some bytes", 10);
     ASSERT_OK(original_open(f->st, &d, 0, UINT64_MAX, &s, &err));
@@ -394,7 +395,7 @@ int main(void)
         T(test_wrong_digest),
         T(test_the_empty_blob),
         T(test_the_same_blob_twice),
-        T(test_a_commit_heals_a_short_file),
+        T(test_a_commit_heals_a_damaged_file),
         T(test_a_failed_write),
         T(test_temp_space_is_reclaimed),
         T(test_unreferenced_originals_are_removed),

@@ -322,75 +322,75 @@ static void add_code_set(struct bytes *in, const struct code_set *set)
 }
 
 /* Huffman codes with too many, too few, or no lengths. Where the libraries differ is written down in inflate_isal.c. */
+static const struct code_set code_sets[] = {
+    {"complete",
+     2,
+     2,
+     2,
+     2,
+     {1, 1, 0},
+     "00110"
+     "10",
+     "aaaa",
+     0,
+     0},
+    {"end alone", 0, 0, 1, 0, {0, 0, 0}, "0", "", 0, 0},
+    {"no distance", 1, 0, 1, 0, {0, 0, 0}, "01", "a", 0, 0},
+    {"one distance",
+     2,
+     2,
+     2,
+     2,
+     {1, 0, 0},
+     "00110"
+     "10",
+     "aaaa",
+     0,
+     0},
+    {"its missing code",
+     2,
+     2,
+     2,
+     2,
+     {1, 0, 0},
+     "00111"
+     "10",
+     "aaaa",
+     ERR_CORRUPT,
+     ERR_CORRUPT},
+    {"no distance, used",
+     2,
+     2,
+     2,
+     2,
+     {0, 0, 0},
+     "00110"
+     "10",
+     "aaaa",
+     ERR_CORRUPT,
+     ERR_CORRUPT},
+    {"no end", 1, 1, 0, 0, {0, 0, 0}, "0", "a", ERR_CORRUPT, ERR_CORRUPT},
+    {"too many literals", 1, 1, 1, 0, {0, 0, 0}, "00", "a", ERR_CORRUPT, ERR_CORRUPT},
+    {"too many distances", 1, 0, 1, 0, {1, 1, 1}, "01", "a", ERR_CORRUPT, ERR_CORRUPT},
+    {"few literals", 2, 0, 2, 0, {0, 0, 0}, "0001", "a", ERR_CORRUPT, 0},
+    {"few, missing used", 2, 0, 2, 0, {0, 0, 0}, "0011", "a", ERR_CORRUPT, ERR_CORRUPT},
+    {"few distances",
+     2,
+     2,
+     2,
+     2,
+     {2, 2, 0},
+     "001100"
+     "10",
+     "aaaa",
+     ERR_CORRUPT,
+     0},
+};
+
 static void test_code_sets(void **state UNUSED)
 {
-    static const struct code_set sets[] = {
-        {"complete",
-         2,
-         2,
-         2,
-         2,
-         {1, 1, 0},
-         "00110"
-         "10",
-         "aaaa",
-         0,
-         0},
-        {"end alone", 0, 0, 1, 0, {0, 0, 0}, "0", "", 0, 0},
-        {"no distance", 1, 0, 1, 0, {0, 0, 0}, "01", "a", 0, 0},
-        {"one distance",
-         2,
-         2,
-         2,
-         2,
-         {1, 0, 0},
-         "00110"
-         "10",
-         "aaaa",
-         0,
-         0},
-        {"its missing code",
-         2,
-         2,
-         2,
-         2,
-         {1, 0, 0},
-         "00111"
-         "10",
-         "aaaa",
-         ERR_CORRUPT,
-         ERR_CORRUPT},
-        {"no distance, used",
-         2,
-         2,
-         2,
-         2,
-         {0, 0, 0},
-         "00110"
-         "10",
-         "aaaa",
-         ERR_CORRUPT,
-         ERR_CORRUPT},
-        {"no end", 1, 1, 0, 0, {0, 0, 0}, "0", "a", ERR_CORRUPT, ERR_CORRUPT},
-        {"too many literals", 1, 1, 1, 0, {0, 0, 0}, "00", "a", ERR_CORRUPT, ERR_CORRUPT},
-        {"too many distances", 1, 0, 1, 0, {1, 1, 1}, "01", "a", ERR_CORRUPT, ERR_CORRUPT},
-        {"few literals", 2, 0, 2, 0, {0, 0, 0}, "0001", "a", ERR_CORRUPT, 0},
-        {"few, missing used", 2, 0, 2, 0, {0, 0, 0}, "0011", "a", ERR_CORRUPT, ERR_CORRUPT},
-        {"few distances",
-         2,
-         2,
-         2,
-         2,
-         {2, 2, 0},
-         "001100"
-         "10",
-         "aaaa",
-         ERR_CORRUPT,
-         0},
-    };
-
-    for (unsigned i = 0; i < ARRAY_LEN(sets) * ARRAY_LEN(feeds) * 2; i++) {
-        const struct code_set *set = &sets[i / 2 / ARRAY_LEN(feeds)];
+    for (unsigned i = 0; i < ARRAY_LEN(code_sets) * ARRAY_LEN(feeds) * 2; i++) {
+        const struct code_set *set = &code_sets[i / 2 / ARRAY_LEN(feeds)];
         CLEANUP(bytes_release) struct bytes in = {.p = NULL}, out = {.p = NULL};
         int rc;
 

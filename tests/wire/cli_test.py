@@ -327,16 +327,18 @@ def test_places_in_use(t):
 
 
 def test_admin_off(t):
-    process = subprocess.Popen([BINARY, "serve", "--listen", "127.0.0.1:0", "--admin", "off", "--store",
-                                os.path.join(t.directory, "s"), "--upstream", t.up.url], stderr=subprocess.PIPE,
-                               text=True)
-    line = next(line for line in process.stderr if "ev=serve.ready" in line)
-    assert "admin=off" in line, line
-    done = run("stats", "--store", os.path.join(t.directory, "s"))
-    equal(done.returncode, 0, done.stderr)
-    process.send_signal(signal.SIGINT)
-    equal(process.wait(30), 0)
-    process.stderr.close()
+    store = os.path.join(t.directory, "s")
+    command = [BINARY, "serve", "--listen", "127.0.0.1:0", "--admin", "off", "--store", store, "--upstream", t.up.url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = next(line for line in process.stderr if "ev=serve.ready" in line)
+            assert "admin=off" in line, line
+            done = run("stats", "--store", store)
+            equal(done.returncode, 0, done.stderr)
+            process.send_signal(signal.SIGINT)
+            equal(process.wait(30), 0)
+        finally:
+            process.kill()
 
 
 def stalled(t, *flags):
@@ -373,13 +375,14 @@ def test_stop_timeout(t):
 
 
 def test_second_signal(t):
-    r, _, _ = stalled(t)
+    r, stream, _ = stalled(t)
     r.process.send_signal(signal.SIGINT)
     until(lambda: "ev=serve.stop" in r.log(), "the first signal")
     time.sleep(0.1)
     r.process.send_signal(signal.SIGINT)
     equal(r.process.wait(5), 1)
     assert "stopped at once" in r.log()
+    stream.close()
     r.kill9()
     r.start()
     r.stop()

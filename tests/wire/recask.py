@@ -276,6 +276,15 @@ class Recask:
     def blob(self, repo, digest, headers=None):
         return self.get(f"/v2/{repo}/blobs/{digest}", headers)
 
+    def pull(self, repo, image, reference=None, agent="test"):
+        """What a client does that takes an image as the upstream has it. Returns the answer with the manifest."""
+        answer = self.manifest(repo, reference or image.digest, agent)
+        for digest in [image.config_digest, *[x.digest for x in image.layers]]:
+            blob = self.blob(repo, digest)
+            if blob.status != 200 or not blob.complete:
+                raise AssertionError(f"{digest}: {blob}")
+        return answer
+
     def stats(self):
         return request(self.admin, "GET", "/api/v1/stats").json()
 

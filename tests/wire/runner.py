@@ -127,12 +127,14 @@ def run_one(name, fn, verbose):
     except BaseException:  # pylint: disable=broad-except
         problem = traceback.format_exc()
     logs = [r.log() for r in env.processes] if problem or verbose else []
+    ended = [r.process.poll() for r in env.processes if r.process]
     env.clean()
     print(f"{'not ok' if problem else 'ok'} {name} ({time.monotonic() - began:.1f} s)", flush=True)
     for log in logs:
         lines = log.splitlines()
         print("\n".join("    | " + line for line in (lines if verbose else lines[-25:])), flush=True)
     if problem:
+        print("".join(f"    recask ended by itself: {code}\n" for code in ended if code is not None), end="")
         print("\n".join("    " + line for line in problem.splitlines()), flush=True)
     return problem is None
 
