@@ -186,7 +186,7 @@ static int load_list(struct loader *l, const struct key *k, const json_t *list, 
     snprintf(prefix, sizeof prefix, "%s[].", k->doc.path);
     json_array_foreach(list, i, v)
     {
-        void *item;
+        void *item = NULL;
 
         snprintf(shown, sizeof shown, "%s[%zu]", k->doc.path, i);
         if (!json_is_object(v)) {

@@ -22,6 +22,7 @@ static void look(struct request *r);
 
 /* ---- asking the upstream whether this repository holds the blob ------------------------------------------------- */
 
+static void confirm(struct request *r);
 static void confirm_next(struct request *r);
 
 /* On the upstream thread. */
@@ -71,19 +72,27 @@ static void confirm_next(struct request *r)
     head_upstream(r, &r->sources[r->source_at].original, confirmed);
 }
 
+static bool is_listed(const struct request *r, size_t count, const struct digest *d)
+{
+    bool found = false;
+    for (size_t i = 0; i < count; i++)
+        found = found || digest_equal(&r->sources[i].original, d);
+    return found;
+}
+
 /* Asks for the originals that the digest can be made from, one after the other, and last for the digest itself: the same
- * bytes may lie upstream as a blob of their own. */
+ * bytes may lie upstream as a blob of their own. Repositories share originals; each is asked for once. */
 static void confirm(struct request *r)
 {
-    struct store_source *last = &r->sources[r->source_count];
-    bool listed = false;
+    size_t count = 0;
 
-    for (size_t i = 0; i < r->source_count; i++)
-        listed = listed || digest_equal(&r->sources[i].original, &r->digest);
-    if (!listed) {
-        *last = (struct store_source){.original = r->digest};
-        r->source_count++;
+    for (size_t i = 0; i < r->source_count; i++) {
+        if (!is_listed(r, count, &r->sources[i].original))
+            r->sources[count++] = r->sources[i];
     }
+    if (!is_listed(r, count, &r->digest))
+        r->sources[count++] = (struct store_source){.original = r->digest};
+    r->source_count = count;
     r->source_at = 0;
     confirm_next(r);
 }
@@ -97,10 +106,10 @@ static void fill_ready(struct request *r)
 
     fill_forget(r->fill, &r->waiter);
     enum fill_state state = fill_wait(r->fill, FILL_STREAMING, NULL);
-    bool known = fill_length(r->fill, &length) && length > 0;
-    if (state == FILL_STARTING || (state == FILL_STREAMING && !known && !r->blob.size_bytes)) {
-        /* Without any word on the length an answer could not have a Content-Length, and one of no bytes could not be held
-         * back: wait for the end. */
+    bool known = r->decode ? r->blob.size_bytes > 0 : fill_length(r->fill, &length) && length > 0;
+    if (state == FILL_STARTING || (state == FILL_STREAMING && !known)) {
+        /* Without a word from this transfer on the length an answer could not have a Content-Length that is sure to be
+         * right, and one of no bytes could not be held back: wait for the end. */
         r->next = fill_ready;
         enum fill_state want = state == FILL_STARTING ? FILL_STREAMING : FILL_VERIFIED;
         if (fill_wait(r->fill, want, &r->waiter) >= want)
@@ -120,14 +129,40 @@ static void fill_ready(struct request *r)
     blob_answer_fill(r);
 }
 
+static bool original_present(const struct request *r, const struct store_source *s)
+{
+    struct store_blob blob;
+    struct err ignored = ERR_INIT;
+
+    return store_blob_lookup(r->p->store, &s->original, &blob, &ignored) == 0 && blob.present && blob.role == ROLE_ORIGINAL;
+}
+
 static void follow(struct request *r, const struct store_source *s)
 {
     struct err err = ERR_INIT;
     bool started;
 
     fill_unref(steal(&r->fill));
+    /* Where only the canonical form is gone its original needs no transfer. */
+    if (s->decode && original_present(r, s)) {
+        r->cache = CACHE_HIT;
+        if (!blob_answer_original(r, s))
+            look(r);
+        return;
+    }
     if (fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0) {
         request_fail(r, &err);
+        return;
+    }
+    /* One that began between may_serve() and here, for another repository, says nothing about this one. */
+    bool allowed = started || fill_repo(r->fill) == r->repo;
+    if (!allowed && store_repo_has_blob(r->p->store, r->repo, &s->original, &allowed, &err) < 0) {
+        request_fail(r, &err);
+        return;
+    }
+    if (!allowed) {
+        fill_unref(steal(&r->fill));
+        confirm(r);
         return;
     }
     r->decode = s->decode;
@@ -137,16 +172,35 @@ static void follow(struct request *r, const struct store_source *s)
 
 /* ---- a zstd form whose frames are gone: nothing but storing the layer again makes its bytes ------------------------ */
 
-static void rebuild(struct request *r);
-
-static void rebuilt(struct request *r)
+/* Waits until the layer's job is over, then looks again. */
+static void remaking(struct request *r)
 {
     jobs_forget(r->p->jobs, &r->waiter);
-    if (r->fill)
-        fill_forget(r->fill, &r->waiter);
-    rebuild(r);
+    r->next = remaking;
+    jobs_wait(r->p->jobs, &r->waiter);
+    if (jobs_has_canon(r->p->jobs, &r->sources[0].original))
+        return; /* woken when a job ends */
+    jobs_forget(r->p->jobs, &r->waiter);
+    look(r);
 }
 
+static void refilling(struct request *r)
+{
+    struct err err = ERR_INIT;
+
+    r->next = refilling;
+    enum fill_state state = fill_wait(r->fill, FILL_DONE, &r->waiter);
+    if (state < FILL_DONE)
+        return;
+    fill_error(r->fill, &err);
+    fill_unref(steal(&r->fill));
+    if (state == FILL_FAILED && err.code != 0)
+        request_fail(r, &err);
+    else
+        remaking(r); /* the fill has queued that */
+}
+
+/* Fetches the original once and stores the layer once, whatever of it is missing. */
 static void rebuild(struct request *r)
 {
     const struct store_source *s = &r->sources[0];
@@ -154,37 +208,21 @@ static void rebuild(struct request *r)
     struct err err = ERR_INIT;
     bool started;
 
-    r->next = rebuilt;
-    if (r->fill) {
-        enum fill_state state = fill_wait(r->fill, FILL_DONE, &r->waiter);
-        if (state < FILL_DONE)
-            return;
-        fill_error(r->fill, &err);
-        fill_unref(steal(&r->fill));
-        if (state == FILL_FAILED && err.code != 0) {
-            request_fail(r, &err);
-            return;
-        }
-    }
     if (store_blob_lookup(r->p->store, &s->original, &blob, &err) < 0) {
         request_fail(r, &err);
-        return;
-    }
-    jobs_wait(r->p->jobs, &r->waiter);
-    if (blob.present && !blob.canonical_present)
+    } else if (!blob.present && !r->refilled) {
+        r->refilled = true;
+        if (fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0)
+            request_fail(r, &err);
+        else
+            refilling(r);
+    } else if (blob.present && !blob.canonical_present && !r->remade) {
+        r->remade = true;
         jobs_canon(r->p->jobs, &s->original);
-    if (jobs_has_canon(r->p->jobs, &s->original))
-        return; /* woken when a job ends */
-    jobs_forget(r->p->jobs, &r->waiter);
-    if (blob.present || r->refilled) {
-        look(r);
-        return;
+        remaking(r);
+    } else {
+        remaking(r);
     }
-    r->refilled = true;
-    if (fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0)
-        request_fail(r, &err);
-    else
-        rebuild(r);
 }
 
 /* ---- why views are made ------------------------------------------------------------------------------------------ */
@@ -219,6 +257,10 @@ static void head_known(struct request *r)
         request_fail(r, &err);
         return;
     }
+    if (r->head_bytes == 0) { /* not said, or not to be believed (case 24): a transfer will tell */
+        follow(r, &r->sources[0]);
+        return;
+    }
     r->cache = CACHE_MISS;
     r->blob.size_bytes = r->head_bytes;
     blob_answer_head(r);
@@ -235,7 +277,7 @@ static void absent(struct request *r)
     } else if (is_head) {
         head_upstream(r, &r->digest, head_known);
     } else if (r->blob.role == ROLE_ZSTD) {
-        r->cache = CACHE_MISS;
+        r->cache = CACHE_MISS; /* it will be a present one when it is looked at again */
         rebuild(r);
     } else {
         follow(r, &r->sources[0]);

@@ -33,10 +33,28 @@ static void choose_form(const struct request *r, struct form *out)
         out->codec = accept_encoding_choose(http_header(r->x, "Accept-Encoding"));
         out->is_encoding = out->codec != CODEC_NONE;
     }
+    if (out->codec == CODEC_GZIP && out->is_encoding && !http_can_chunk(r->x)) {
+        out->codec = CODEC_NONE;
+        out->is_encoding = false;
+    }
     if (out->codec == CODEC_GZIP)
         out->has_length = false;
     else if (out->codec == CODEC_ZSTD)
         out->length = r->blob.zstd_bytes;
+}
+
+/* The Range header, unless If-Range makes it void: the only validator that a range can go with is the identity's tag. */
+static const char *wanted_range(const struct request *r)
+{
+    const char *tag = http_header(r->x, "If-Range");
+    char ours[sizeof(struct digest_text) + 2];
+
+    if (http_method(r->x) != HTTP_GET) /* RFC 9110 section 14.2: Range means nothing to other methods */
+        return NULL;
+    snprintf(ours, sizeof(ours), "\"%s\"", digest_text(&r->digest).s);
+    if (tag && strcmp(tag, ours) != 0)
+        return NULL;
+    return http_header(r->x, "Range");
 }
 
 /* gzip made on the fly is not the same bytes with every encoder, so its tag is weak; the others are strong. */
@@ -97,7 +115,9 @@ static void reply(struct request *r, const struct form *f, const struct range *r
     struct http_answer a = {.status = range->kind == RANGE_ONE ? 206 : 200, .source = steal(source)};
     struct err err = ERR_INIT;
 
-    if (headers(r, f, range, &a, &err) < 0) {
+    if (a.source && !f->has_length && !http_can_chunk(r->x))
+        err_set(&err, ERR_UNSUPPORTED, "this answer has no length beforehand, which takes HTTP/1.1");
+    if (err.code != 0 || headers(r, f, range, &a, &err) < 0) {
         http_answer_release(&a);
         request_fail(r, &err);
         return;
@@ -109,25 +129,21 @@ static void reply(struct request *r, const struct form *f, const struct range *r
 
 /* ---- from the store ------------------------------------------------------------------------------------------------- */
 
-static int open_gzip(struct request *r, struct source **out, struct err *err)
+static void place_of(const struct request *r, struct blob_place *out)
 {
-    CLEANUP(source_cleanup) struct source *plain = NULL;
-    CLEANUP(filter_cleanup) struct filter *gzip = NULL;
-
-    TRY(layer_open(r->p->store, &r->blob.canonical, LAYER_IDENTITY, 0, UINT64_MAX, &plain, err));
-    TRY(codec_encoder_new(CODEC_GZIP, CODEC_LEVEL_FAST, &gzip, err));
-    return source_filtered_new(&plain, &gzip, HTTP_PIPE_BYTES, out, err);
+    *out = (struct blob_place){
+        .p = r->p, .up = r->route.up, .repo = r->repo, .digest = r->digest, .size_bytes = r->blob.size_bytes};
+    snprintf(out->name, sizeof(out->name), "%s", r->route.name);
 }
 
-static int open_stored(struct request *r, const struct form *f, uint64_t off, uint64_t len, struct source **out,
+/* The bytes that the answer is made of; [off, off + len) of the identity or the zstd form. */
+static int open_bytes(struct request *r, const struct form *f, uint64_t off, uint64_t len, struct source **out,
                        struct err *err)
 {
     struct store *st = r->p->store;
 
     switch (r->blob.role) {
     case ROLE_CANONICAL:
-        if (f->codec == CODEC_GZIP)
-            return open_gzip(r, out, err);
         return layer_open(st, &r->blob.canonical, f->codec == CODEC_ZSTD ? LAYER_ZSTD : LAYER_IDENTITY, off, len, out, err);
     case ROLE_ZSTD:
         return layer_open(st, &r->blob.canonical, LAYER_ZSTD, off, len, out, err);
@@ -137,6 +153,38 @@ static int open_stored(struct request *r, const struct form *f, uint64_t off, ui
         break;
     }
     return err_set(err, ERR_BUG, "a blob of no role is present");
+}
+
+static int open_stored(struct request *r, const struct form *f, uint64_t off, uint64_t len, struct source **out,
+                       struct err *err)
+{
+    CLEANUP(source_cleanup) struct source *stored = NULL;
+    CLEANUP(source_cleanup) struct source *healing = NULL;
+    CLEANUP(filter_cleanup) struct filter *gzip = NULL;
+    struct blob_place place;
+
+    TRY(open_bytes(r, f, off, len, &stored, err));
+    place_of(r, &place);
+    place.can_reopen = f->codec != CODEC_ZSTD && r->blob.role != ROLE_ZSTD;
+    TRY(source_healing_new(&stored, &place, off, len, &healing, err));
+    if (f->codec != CODEC_GZIP) {
+        *out = steal(&healing);
+        return 0;
+    }
+    TRY(codec_encoder_new(CODEC_GZIP, CODEC_LEVEL_FAST, &gzip, err));
+    return source_filtered_new(&healing, &gzip, HTTP_PIPE_BYTES, out, err);
+}
+
+/* Bytes that cannot be opened. True: they are missing or damaged, the store knows now, and nothing was sent. Otherwise the
+ * request has failed. */
+static bool lost(struct request *r, const struct digest *d, const struct err *why)
+{
+    struct err err = ERR_INIT;
+
+    if ((why->code == ERR_NOTFOUND || why->code == ERR_CORRUPT) && store_mark_lost(r->p->store, d, &err) == 0)
+        return true;
+    request_fail(r, why);
+    return false;
 }
 
 bool blob_answer_store(struct request *r)
@@ -149,8 +197,7 @@ bool blob_answer_store(struct request *r)
 
     fill_unref(steal(&r->fill));
     choose_form(r, &form);
-    if (http_method(r->x) == HTTP_GET) /* RFC 9110 section 14.2: Range means nothing to other methods */
-        range_parse(http_header(r->x, "Range"), form.length, &range);
+    range_parse(wanted_range(r), form.length, &range);
     if (range.kind == RANGE_UNSATISFIABLE) {
         unsatisfiable(r, form.length);
         return true;
@@ -159,18 +206,31 @@ bool blob_answer_store(struct request *r)
         off = range.first;
         len = range.last - range.first + 1;
     }
-    if (http_method(r->x) == HTTP_GET) {
-        int rc = open_stored(r, &form, off, len, &source, &err);
-        if (rc == ERR_NOTFOUND || rc == ERR_CORRUPT) {
-            struct err lost = ERR_INIT;
-            if (store_mark_lost(r->p->store, &r->digest, &lost) == 0)
-                return false;
-        }
-        if (rc < 0) {
-            request_fail(r, &err);
-            return true;
-        }
+    if (http_method(r->x) == HTTP_GET && open_stored(r, &form, off, len, &source, &err) < 0)
+        return !lost(r, &r->digest, &err);
+    reply(r, &form, &range, &source);
+    return true;
+}
+
+bool blob_answer_original(struct request *r, const struct store_source *s)
+{
+    CLEANUP(source_cleanup) struct source *source = NULL;
+    struct form form;
+    struct range range = {.kind = RANGE_NONE};
+    struct blob_place place;
+    struct err err = ERR_INIT;
+
+    choose_form(r, &form);
+    range_parse(wanted_range(r), form.length, &range);
+    if (range.kind == RANGE_UNSATISFIABLE) {
+        unsatisfiable(r, form.length);
+        return true;
     }
+    bool part = range.kind == RANGE_ONE;
+    place_of(r, &place);
+    if (http_method(r->x) == HTTP_GET && blob_reopen(&place, part ? range.first : 0,
+                                                     part ? range.last - range.first + 1 : form.length, &source, &err) < 0)
+        return !lost(r, &s->original, &err);
     reply(r, &form, &range, &source);
     return true;
 }
@@ -230,14 +290,14 @@ void blob_answer_fill(struct request *r)
     form.has_length = known;
     form.length = length;
     if (known)
-        range_parse(http_header(r->x, "Range"), length, &range);
+        range_parse(wanted_range(r), length, &range);
     if (range.kind == RANGE_UNSATISFIABLE) {
         unsatisfiable(r, length);
         return;
     }
     if (range.kind == RANGE_ONE)
         r->cache = CACHE_FOLLOW;
-    if (open_followed(r, &range, &source, &err) < 0)
+    if (http_method(r->x) == HTTP_GET && open_followed(r, &range, &source, &err) < 0)
         request_fail(r, &err);
     else
         reply(r, &form, &range, &source);

@@ -61,6 +61,8 @@ struct decoded {
     struct prefixed *head;  /* until the codec is known */
     struct source *chain;   /* afterwards */
     struct decode_limits limits;
+    source_wake_fn *wake;
+    void *wake_arg;
 };
 
 static const struct source_ops decoded_ops;
@@ -89,7 +91,9 @@ static int sniff(struct decoded *d, struct err *err)
     TRY(codec_decoder_new(codec_sniff(p->head, p->len), &d->limits, &decoder, err));
     struct source *inner = &p->base;
     d->head = NULL;
-    return source_filtered_new(&inner, &decoder, DECODE_BUFFER_BYTES, &d->chain, err);
+    TRY(source_filtered_new(&inner, &decoder, DECODE_BUFFER_BYTES, &d->chain, err));
+    source_set_waker(d->chain, d->wake, d->wake_arg); /* it gives way by it, too */
+    return STEP_DONE;
 }
 
 static int decoded_read(struct source *s, void *out, size_t cap, size_t *out_len, struct err *err)
@@ -107,6 +111,8 @@ static int decoded_read(struct source *s, void *out, size_t cap, size_t *out_len
 static void decoded_waker(struct source *s, source_wake_fn *fn, void *arg)
 {
     struct decoded *d = decoded_of(s);
+    d->wake = fn;
+    d->wake_arg = arg;
     source_set_waker(d->chain ? d->chain : &d->head->base, fn, arg);
 }
 

@@ -22,6 +22,7 @@
 
 #define DRAIN_BYTES (256u << 10)
 #define DRAIN_READS 4 /* reads of up to DRAIN_BYTES before other work gets its turn */
+#define FILLS_MAX 512 /* at once; each has a ring, a buffer and a file */
 
 void fill_ref(void *arg)
 {
@@ -34,7 +35,7 @@ static void fill_unref_arg(void *arg)
     struct fill *f = CAST_OBJ(struct fill, FILL_MAGIC, arg);
     if (atomic_fetch_sub(&f->refs, 1) != 1)
         return;
-    REQUIRE(f->waiters.head == NULL);
+    REQUIRE(f->waiters.head == NULL && f->readers.head == NULL);
     source_free(f->stream);
     spool_unref(f->spool);
     hasher_free(f->detached_hasher);
@@ -56,6 +57,7 @@ static void set_state(struct fill *f, enum fill_state state)
     REQUIRE(state >= f->state);
     f->state = state;
     waiter_wake_all(&f->waiters);
+    waiter_wake_all(&f->readers);
     lock_give(&f->lock);
 }
 
@@ -99,8 +101,9 @@ static void fail(struct fill *f)
 static void detach(struct fill *f, const struct err *why)
 {
     log_event(LOG_WARN, "fill.detach", "upstream=%s repo=%s digest=%s at=%" PRIu64 " error=%s", upstream_name(f->up),
-              f->name, digest_text(&f->digest).s, spool_bytes(f->spool), log_quote(why->msg).s);
-    if (spool_hasher_clone(f->spool, &f->detached_hasher, &f->err) < 0) {
+              f->name, digest_text(&f->digest).s, f->spool ? spool_bytes(f->spool) : 0, log_quote(why->msg).s);
+    int rc = f->spool ? spool_hasher_clone(f->spool, &f->detached_hasher, &f->err) : hasher_new(&f->detached_hasher, &f->err);
+    if (rc < 0) {
         fail(f);
         return;
     }
@@ -151,6 +154,14 @@ static void note_head(struct fill *f)
     set_state(f, FILL_STREAMING);
 }
 
+/* Into the spool. Fails when that takes no more, or was never there and the head has told what there is to know. */
+static int keep(struct fill *f, size_t len, struct err *err)
+{
+    if (f->spool)
+        return len > 0 ? spool_write(f->spool, f->buffer, len, err) : 0;
+    return f->state >= FILL_STREAMING ? err_set(err, ERR_NOSPC, "there is no spool file") : 0;
+}
+
 /* One read and one write. Returns true when another may follow at once. */
 static bool drain_once(struct fill *f)
 {
@@ -163,7 +174,7 @@ static bool drain_once(struct fill *f)
         return false;
     }
     note_head(f);
-    if (got > 0 && spool_write(f->spool, f->buffer, got, &err) < 0) {
+    if (keep(f, got, &err) < 0) {
         detach(f, &err);
         return false;
     }
@@ -173,7 +184,7 @@ static bool drain_once(struct fill *f)
     }
     if (got > 0) {
         lock_take(&f->lock);
-        waiter_wake_all(&f->waiters);
+        waiter_wake_all(&f->readers);
         lock_give(&f->lock);
     }
     return rc == STEP_MORE;
@@ -247,7 +258,8 @@ static int open_stream(struct fill *f, struct err *err)
     return 0;
 }
 
-/* f is on the table (F1). A spool that cannot even be opened is a fill that detaches at its first byte. */
+/* f is on the table (F1). A spool that cannot even be opened is a fill that detaches once it has seen the head: the length
+ * is worth the request. */
 static void begin(struct fill *f)
 {
     struct store_blob blob;
@@ -268,14 +280,8 @@ static void begin(struct fill *f)
         fail(f);
         return;
     }
-    if (spool_open(f->p->store, &f->spool, &err) < 0) {
+    if (spool_open(f->p->store, &f->spool, &err) < 0)
         log_event(LOG_WARN, "fill.spool", "digest=%s error=%s", digest_text(&f->digest).s, log_quote(err.msg).s);
-        if (hasher_new(&f->detached_hasher, &f->err) < 0)
-            fail(f);
-        else
-            finish(f, FILL_DETACHED);
-        return;
-    }
     if (open_stream(f, &f->err) < 0)
         fail(f);
     else
@@ -291,6 +297,11 @@ int fill_join(struct proxy *p, const struct upstream *up, int64_t repo, const ch
     lock_take(&p->lock);
     struct fill *f = table_find(p, up, d);
     *out_started = !f;
+    if (!f && p->fill_count >= FILLS_MAX) {
+        lock_give(&p->lock);
+        fill_unref(fresh);
+        return err_set(err, ERR_BUSY, "%d transfers are running, no more at once", FILLS_MAX);
+    }
     if (!f) {
         f = fresh;
         f->link = p->fills;

@@ -23,11 +23,12 @@ struct fill {
     struct source *stream;
     unsigned char *buffer;
     bool over;
-    struct spool *spool; /* constant once STREAMING; NULL when it could not be opened */
+    struct spool *spool; /* constant; NULL when it could not be opened */
     /* under the lock; err, detached_hasher and was_present are constant once the state says so */
     struct lock lock; /* RANK_FILL */
     enum fill_state state;
-    struct waiter_list waiters;
+    struct waiter_list waiters; /* for another state */
+    struct waiter_list readers; /* for more bytes, or another state */
     bool has_length;
     uint64_t length;
     bool was_present;

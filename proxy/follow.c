@@ -37,6 +37,8 @@ static void follower_woken(void *arg)
 /* Where reading must stop for now. Called with the fill's lock held. */
 static uint64_t readable(const struct follower *fo)
 {
+    if (fo->f->state < FILL_STREAMING) /* the fill is still being set up */
+        return 0;
     uint64_t have = fo->f->spool ? spool_bytes(fo->f->spool) : 0;
     if (!fo->hold_back || (fo->f->state >= FILL_VERIFIED && fo->f->state <= FILL_DETACHED))
         return have;
@@ -76,7 +78,7 @@ static int nothing_yet(struct follower *fo, struct err *err)
     bool more = fo->off < readable(fo);
     bool wait = !more && (state == FILL_STARTING || state == FILL_STREAMING);
     if (wait && !fo->waiter.list)
-        waiter_add(&f->waiters, &fo->waiter);
+        waiter_add(&f->readers, &fo->waiter);
     lock_give(&f->lock);
     if (wait)
         return STEP_WAIT;

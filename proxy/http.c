@@ -559,8 +559,7 @@ void http_server_drain(struct http_server *s, int timeout_ms)
         if (!wait_idle(l, deadline_ms)) {
             log_event(LOG_WARN, "http.cut", "listener=%s exchanges=%u", l->address, http_running(s));
             cut_all(l);
-            if (!wait_idle(l, clock_mono_ms() + CUT_WAIT_MS))
-                log_event(LOG_ERR, "http.stuck", "listener=%s", l->address);
+            wait_idle(l, clock_mono_ms() + CUT_WAIT_MS);
         }
         if (l->daemon)
             MHD_stop_daemon(steal(&l->daemon));

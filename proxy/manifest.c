@@ -73,16 +73,27 @@ static void ask_upstream(struct request *r, const char *reference, void (*then)(
         request_fail(r, &err);
 }
 
+/* What came of ask_upstream(); `self` is the step that it was told to run. False when that has to end: the request failed,
+ * or something else (a hold's timer) woke it and the answer is still to come. */
+static bool asked(struct request *r, void (*self)(struct request *), struct digest *out, enum cache_result *out_cache)
+{
+    struct err err = ERR_INIT;
+
+    int rc = resolve_result(&r->resolve, out, out_cache, &err);
+    if (rc == STEP_WAIT)
+        r->next = self;
+    else if (rc < 0)
+        request_fail(r, &err);
+    return rc == 0;
+}
+
 /* ---- by digest ------------------------------------------------------------------------------------------------------ */
 
 static void digest_asked(struct request *r)
 {
     struct digest d;
-    struct err err = ERR_INIT;
 
-    if (resolve_result(steal(&r->resolve), &d, &r->cache, &err) < 0)
-        request_fail(r, &err);
-    else
+    if (asked(r, digest_asked, &d, &r->cache))
         serve_digest(r, &r->reference.digest);
 }
 
@@ -163,6 +174,7 @@ static bool has_zstd_layer(const struct oci_manifest *m)
 static void held(struct request *r)
 {
     jobs_forget(r->p->jobs, &r->waiter);
+    timer_disarm(r->p->timers, &r->timer);
     choose(r);
 }
 
@@ -192,11 +204,8 @@ static void child_asked(struct request *r)
 {
     enum cache_result ignored;
     struct digest d;
-    struct err err = ERR_INIT;
 
-    if (resolve_result(steal(&r->resolve), &d, &ignored, &err) < 0)
-        request_fail(r, &err);
-    else
+    if (asked(r, child_asked, &d, &ignored))
         choose(r);
 }
 
@@ -231,7 +240,7 @@ static void original_or_hold(struct request *r, struct store_manifest *top)
         }
         m = &child;
     }
-    if (m->views == VIEWS_NEVER || m->is_signed == 1 ||
+    if (m->views == VIEWS_NEVER || (m->is_signed == 1 && !r->p->opt.rewrite_signed) ||
         oci_manifest_parse(m->body, m->len, m->media_type, &image, &err) < 0 || !has_zstd_layer(&image))
         serve(r, top);
     else
@@ -266,11 +275,7 @@ static void choose(struct request *r)
 
 static void tag_asked(struct request *r)
 {
-    struct err err = ERR_INIT;
-
-    if (resolve_result(steal(&r->resolve), &r->upstream_digest, &r->cache, &err) < 0)
-        request_fail(r, &err);
-    else
+    if (asked(r, tag_asked, &r->upstream_digest, &r->cache))
         choose(r);
 }
 

@@ -140,7 +140,7 @@ struct request {
     struct fill *fill;
     bool decode;         /* the fill's bytes must be decoded on the way */
     bool wanted;         /* the images that list this layer have been looked up */
-    bool refilled;       /* the original was fetched again for an evicted zstd form */
+    bool refilled, remade; /* for an evicted zstd form: the original was fetched again, the layer stored again */
     int looks;
     uint64_t head_bytes; /* length from a HEAD upstream, 0: it did not say */
     /* passthrough.c */
@@ -180,9 +180,9 @@ struct resolve;
 
 MUST_CHECK int resolve_join(struct proxy *p, const struct upstream *up, int64_t repo, const char *name,
                             const char *reference, struct waiter *w, struct resolve **out, struct err *err);
-/* 0, with the digest and how it was had: HIT (the upstream confirmed what is stored), MISS (fetched), STALE (the upstream
- * failed, an older answer is served); or the error. Frees the caller's reference. */
-MUST_CHECK int resolve_result(struct resolve *rs, struct digest *out, enum cache_result *out_cache, struct err *err);
+/* STEP_WAIT while it is not over. Else takes *rs: 0, with the digest and how it was had: HIT (the upstream confirmed what
+ * is stored), MISS (fetched), STALE (the upstream failed, an older answer is served); or the error. */
+MUST_CHECK int resolve_result(struct resolve **rs, struct digest *out, enum cache_result *out_cache, struct err *err);
 
 /* quiet.c */
 void quiet_begin(struct proxy *p, const struct upstream *up, int ms);
@@ -201,14 +201,15 @@ enum fill_state {
     FILL_FAILED,
 };
 
-/* Joins the running fill of this blob or starts one. *out_started tells which. The caller owns a reference. */
+/* Joins the running fill of this blob or starts one. *out_started tells which. The caller owns a reference. ERR_BUSY when
+ * too many run. A fill that was joined may read from another repository: see fill_repo(). */
 MUST_CHECK int fill_join(struct proxy *p, const struct upstream *up, int64_t repo, const char *name,
                          const struct digest *d, struct fill **out, bool *out_started, struct err *err);
 /* The running fill of d from up, or NULL; and the repository that it reads from. */
 struct fill *fill_find(struct proxy *p, const struct upstream *up, const struct digest *d);
 int64_t fill_repo(const struct fill *f);
 void fill_unref(struct fill *f);
-/* The state now; when it is below `want`, w (may be NULL) is put on the list and woken at the next change. */
+/* The state now; when it is below `want`, w (may be NULL) is put on the list and woken at the next change of state. */
 enum fill_state fill_wait(struct fill *f, enum fill_state want, struct waiter *w);
 void fill_forget(struct fill *f, struct waiter *w);
 /* Why it failed. */

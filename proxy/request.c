@@ -96,7 +96,8 @@ void request_reply(struct request *r, struct http_answer *a)
 {
     a->cache = cache_name(r->cache);
     count_result(r->p, r->cache);
-    timer_disarm(r->p->timers, &r->timer);
+    if (r->hold_until_ms) /* only who was held has a timer */
+        timer_disarm(r->p->timers, &r->timer);
     http_reply(steal(&r->x), a);
     request_unref(r);
 }

@@ -303,24 +303,31 @@ int resolve_join(struct proxy *p, const struct upstream *up, int64_t repo, const
         rs->listed = true;
     }
     resolve_ref(rs); /* the waiter's */
+    *out = rs;       /* before anybody can wake it */
     waiter_add(&rs->waiters, w);
     lock_give(&p->lock);
     if (started)
         workpool_post(p->pool, &rs->job); /* the reference of resolve_new() is the run's own, dropped in finish() */
     else
         resolve_unref(fresh);
-    *out = rs;
     return 0;
 }
 
-int resolve_result(struct resolve *rs, struct digest *out, enum cache_result *out_cache, struct err *err)
+int resolve_result(struct resolve **rs, struct digest *out, enum cache_result *out_cache, struct err *err)
 {
-    REQUIRE(rs->over);
-    *out = rs->digest;
-    *out_cache = rs->cache;
-    if (rs->err.code != 0)
-        *err = rs->err;
-    int rc = rs->err.code;
-    resolve_unref(rs);
+    struct resolve *mine = *rs;
+
+    lock_take(&mine->p->lock);
+    bool is_over = mine->over;
+    lock_give(&mine->p->lock);
+    if (!is_over)
+        return STEP_WAIT;
+    *rs = NULL;
+    *out = mine->digest;
+    *out_cache = mine->cache;
+    if (mine->err.code != 0)
+        *err = mine->err;
+    int rc = mine->err.code;
+    resolve_unref(mine);
     return rc;
 }

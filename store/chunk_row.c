@@ -29,6 +29,9 @@ int chunk_row_read(struct sql_query *q, int first, struct chunk_row *out, struct
     if (!in_range(raw, 0, CHUNK_MAX_BYTES) || !in_range(len, 1, (int64_t)frame_bound((size_t)raw)) ||
         !in_range(kind, FRAME_ZSTD, FRAME_PLANES) || off < 0)
         return err_set(err, ERR_CORRUPT, "catalog: chunk row %" PRId64 " makes no sense", out->id);
+    if (kind == FRAME_PLANES)
+        return err_set(err, ERR_UNSUPPORTED, "chunk row %" PRId64 " is a frame of planes, which a newer recask wrote",
+                       out->id);
     out->raw_bytes = (uint32_t)raw;
     out->kind = (enum frame_kind)kind;
     out->level = (int)sql_int(q, first + 3);

@@ -325,7 +325,7 @@ static int link_source(struct commit *c, struct sql_db *db, struct err *err)
 static int check_unmoved(struct commit *c, struct sql_db *db, struct err *err)
 {
     struct known known;
-    struct source_row source;
+    struct source_row source = {.id = 0};
 
     TRY(find_known(db, &c->canonical, &known, err));
     TRY(find_source(db, &c->w->source, &source, err));
@@ -343,6 +343,7 @@ static int commit_rows(struct commit *c, struct err *err)
 {
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
     struct layer_writer *w = c->w;
+    int rc;
 
     TRY(catalog_begin(w->st, &tx, err));
     TRY(check_unmoved(c, tx.db, err));
@@ -355,7 +356,10 @@ static int commit_rows(struct commit *c, struct err *err)
         TRY(insert_recipe(w, tx.db, c->known.id, err));
     }
     TRY(link_source(c, tx.db, err));
-    return catalog_commit(&tx, err);
+    rc = catalog_commit(&tx, err);
+    /* A commit that failed on its way to the disk may still be found there after a crash (S2). */
+    w->keep_frames = rc < 0;
+    return rc;
 }
 
 /* The original goes when it says nothing that the layer does not say, or when that is the policy. One that somebody

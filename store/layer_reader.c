@@ -159,7 +159,7 @@ static int read_row(struct layer_source *s, const struct row *row, uint8_t *out,
 static int fill(struct layer_source *s, struct err *err)
 {
     uint8_t *to = s->form == LAYER_ZSTD ? s->frame : s->chunk;
-    const struct row *row;
+    const struct row *row = NULL;
     uint64_t skip;
 
     TRY(current_row(s, &row, err));
@@ -180,7 +180,7 @@ static int read_whole_rows(struct layer_source *s, uint8_t *out, size_t cap, siz
     if (cap > READ_MAX_BYTES)
         cap = READ_MAX_BYTES;
     while (s->pos < s->end) {
-        const struct row *row;
+        const struct row *row = NULL;
         uint64_t bytes;
 
         TRY(current_row(s, &row, err));

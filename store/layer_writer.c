@@ -13,11 +13,15 @@
  */
 #include "base/log.h"
 #include "store/layer_writer_internal.h"
+#include "store/pack_internal.h"
+#include "store/recipe.h"
 
 #include <inttypes.h>
 
 #define DEFAULT_LEVEL 3
 #define PIECES_FIRST 256
+/* What a recipe's record has room for; about 450 GiB of ordinary content. */
+#define ROWS_MAX ((PACK_PAYLOAD_MAX_BYTES - RECIPE_HEAD_BYTES) / RECIPE_CHUNK_BYTES)
 
 /* ---- tables that grow -------------------------------------------------------------------------------------------- */
 
@@ -29,8 +33,7 @@ static int grow(void **p, uint32_t count, uint32_t *cap, size_t size, struct err
 
     if (count < *cap)
         return 0;
-    if (*cap > UINT32_MAX / 4)
-        return err_set(err, ERR_LIMIT, "layer: more than %" PRIu32 " chunks", *cap);
+    REQUIRE(*cap <= ROWS_MAX);
     bigger = realloc(*p, (size_t)want * size);
     if (bigger == NULL)
         return err_nomem(err, (size_t)want * size);
@@ -210,6 +213,8 @@ static int emit(struct layer_writer *w, struct err *err)
     uint32_t slot;
 
     digest_of(w->chunk, w->chunk_len, &d);
+    if (w->row_count == ROWS_MAX)
+        return err_set(err, ERR_LIMIT, "layer: more than %u chunks", ROWS_MAX);
     TRY(grow((void **)&w->rows, w->row_count, &w->row_cap, sizeof(*w->rows), err));
     slot = w->slot_count > 0 ? *slot_of(w, &d) : 0;
     if (slot == 0) {
@@ -326,7 +331,7 @@ int layer_writer_open(struct store *st, const struct digest *source, struct laye
 /* W3. Best effort: what stays is dead bytes in a pack, which compaction takes. */
 static void punch_unused(struct layer_writer *w)
 {
-    for (uint32_t i = 0; i < w->piece_count; i++) {
+    for (uint32_t i = 0; i < w->piece_count && !w->keep_frames; i++) {
         const struct piece *piece = &w->pieces[i];
         struct err err = ERR_INIT;
 

@@ -56,6 +56,7 @@ struct layer_writer {
     uint32_t *slots; /* hash table over pieces: index + 1, 0 is free; a power of two */
     uint32_t slot_count;
     bool committed;
+    bool keep_frames; /* rows may point at them, although the commit failed */
 };
 
 /* layer_writer.c: the last chunk. */

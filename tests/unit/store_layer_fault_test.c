@@ -165,6 +165,8 @@ static void test_damaged_recipe(void **state)
     assert_int_equal(b.code, ERR_CORRUPT);
     assert_memory_equal(b.data, data, b.len);
     free(b.data);
+    sql_change(f->st, "UPDATE chunk SET kind = 3");
+    ASSERT_CODE(layer_open(f->st, &r.canonical, LAYER_ZSTD, 0, 1, &s, &err), ERR_UNSUPPORTED);
     sql_change(f->st, "UPDATE chunk SET raw = 2000000000");
     ASSERT_CODE(layer_open(f->st, &r.canonical, LAYER_IDENTITY, 0, 1, &s, &err), ERR_CORRUPT);
     sql_change(f->st, "DELETE FROM recipe");

@@ -121,6 +121,30 @@ static void test_sizes(void **state)
     expect_sound_catalog(f->st);
 }
 
+/* More chunks than a page of the recipe has rows, the last page just full or not. */
+static void test_many_chunks(void **state)
+{
+    static const size_t files[] = {63, 64, 100}; /* two chunks each, and one at the end */
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        struct digest source = put_source(f->st, (int)i);
+        struct tar t = {0};
+
+        for (size_t k = 0; k < files[i]; k++)
+            (void)tar_file(&t, "f", 65536, 1000 * i + k);
+        if (i == 2)
+            tar_end(&t);
+        struct layer_result r = write_layer(f->st, &source, t.data, t.len);
+        assert_int_equal(r.chunks, 2 * files[i] + (i == 2));
+        expect_layer(f->st, &r, t.data, t.len);
+        expect_windows(f->st, &r, t.data, t.len);
+        expect_zstd_form(f->st, &r, t.data, t.len);
+        tar_release(&t);
+    }
+    expect_sound_catalog(f->st);
+}
+
 static void test_windows_at_and_beyond_the_end(void **state)
 {
     struct fixture *f = *state;
@@ -329,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many_chunks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_windows_at_and_beyond_the_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_shared_files_are_stored_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_same_layer_from_another_source, setup, teardown),

@@ -104,8 +104,8 @@ static void test_links_have_no_data(void **state UNUSED)
     struct tar t = {0};
     size_t want[2];
 
-    for (char type = '1'; type <= '6'; type++)
-        (void)tar_header(&t, "link", type, BIG);
+    for (int type = '1'; type <= '6'; type++)
+        (void)tar_header(&t, "link", (char)type, BIG);
     want[0] = tar_file(&t, "f", BIG, 1);
     want[1] = want[0] + BIG;
     expect(&t, want, 2);

@@ -57,7 +57,7 @@ static void test_gzip_choice(void **state UNUSED)
 /* Through the public functions: every codec, every feed, encoded and decoded. */
 static void test_round_trips(void **state UNUSED)
 {
-    static const size_t sizes[] = {0, 1, 100, 5000, 70001, 300000};
+    static const size_t sizes[] = {0, 1, 100, 4000, 70001, 300000};
     const struct decode_limits limits = {.max_out_bytes = 1 << 20};
     uint8_t *data = malloc(300000);
     struct err err = ERR_INIT;
@@ -71,6 +71,8 @@ static void test_round_trips(void **state UNUSED)
         CLEANUP(bytes_release) struct bytes coded = {.p = NULL}, plain = {.p = NULL};
         struct filter *f;
 
+        if (!feed_suits(fd, len))
+            continue;
         assert_int_equal(codec_encoder_new(c, CODEC_LEVEL_FAST, &f, &err), 0);
         assert_int_equal(feed_all(f, data, len, fd, &coded, &err), 0);
         if (c == CODEC_NONE)

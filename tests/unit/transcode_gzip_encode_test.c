@@ -52,7 +52,7 @@ static void test_one_member(void **state UNUSED)
         const struct feed *fd = &feeds[i / 2 / ARRAY_LEN(sizes) / 3];
         CLEANUP(bytes_release) struct bytes out = {.p = NULL};
 
-        if (!gzip_backend_built(b))
+        if (!gzip_backend_built(b) || (!feed_suits(fd, len) && from != data[0]))
             continue;
         encode(b, CODEC_LEVEL_FAST, from, len, fd, &out);
         expect_one_member(&out, from, len);

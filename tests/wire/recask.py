@@ -315,16 +315,14 @@ class Recask:
         return int(fields[11]) + int(fields[12])
 
     def files(self, folder):
-        """Names and sizes in a folder of the store."""
-        path = os.path.join(self.store, folder)
-        if not os.path.isdir(path):
-            return {}
+        """Paths and sizes of the files in a folder of the store."""
         found = {}
-        for name in os.listdir(path):
-            try:
-                found[name] = os.stat(os.path.join(path, name)).st_size
-            except FileNotFoundError:
-                pass
+        for at, _, names in os.walk(os.path.join(self.store, folder)):
+            for path in (os.path.join(at, name) for name in names):
+                try:
+                    found[path] = os.stat(path).st_size
+                except FileNotFoundError:
+                    pass
         return found
 
 
