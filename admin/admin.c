@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * admin/admin.c - routes of the admin API. Handlers run on workers and may read the store.
  *
- * Invariants: A1 a TCP port never changes anything; A2 what a browser could be tricked into sending (a foreign Host, any
- * Origin on a changing call) is refused before its route is looked at; A3 no answer depends on an upstream. */
+ * Invariants: A1 a TCP port never changes anything; A2 what a browser could be tricked into sending (a foreign Host,
+ * any Origin on a changing call) is refused before its route is looked at; A3 no answer depends on an upstream. */
 #include "admin/admin_internal.h"
 
 #include "base/clock.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * admin/json.h - reading the admin API's answers, for the command line, which links no JSON library of its own.
  *
- * Use: admin_json_parse -> admin_json_get, _at, _text ... -> admin_json_free(root). Every getter takes NULL and gives NULL,
- *      0 or "" for what is not there, so that a client stands an older or newer server.
+ * Use: admin_json_parse -> admin_json_get, _at, _text ... -> admin_json_free(root). Every getter takes NULL and gives
+ *      NULL, 0 or "" for what is not there, so that a client stands an older or newer server.
  * Ownership: values are borrowed from the root. Threads: one at a time.
  */
 #pragma once

@@ -61,7 +61,7 @@ int cli_ask(const struct args *args, const char *path, const char *ref, struct b
 
 /* ---- dispatch ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the exit status for err, having told it. usage_of: the command whose help may help, "" for all, NULL: none. */
+/* Tells err and returns the exit status for it. usage_of: whose help may help; "": the overview, NULL: none. */
 static int fail(const struct err *err, const char *usage_of)
 {
     fprintf(stderr, "recask: %s\n", err->msg);

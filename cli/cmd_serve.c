@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * cli/cmd_serve.c - recask serve: the one place that knows both struct config and every module's options.
  *
- * Order: store, workers, HTTP server, proxy, its listeners, the admin port, then wait for a signal. Down in the order that
- * struct serve's release says; everything in it may be missing, so a start that fails goes the same way. */
+ * Order: store, workers, HTTP server, proxy, its listeners, the admin port, then wait for a signal. Down in the order
+ * that serve_release() says; everything in it may be missing, so a start that fails goes the same way. */
 #include "admin/admin.h"
 #include "admin/client.h"
 #include "cli/cli.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * cli/table.h - aligned tables and human units.
  *
- * Use: table_init -> table_add... -> table_render -> table_release. A terminal and a pipe get the same text; the terminal
- *      gets bold titles on top.
+ * Use: table_init -> table_add... -> table_render -> table_release. A terminal and a pipe get the same text; the
+ *      terminal gets bold titles on top.
  * Control bytes in cells become '?': names come from registries, and a terminal obeys escapes.
  * Threads: one.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * config/config.h - what the user wants: file, environment and flags become one immutable, validated struct config.
  *
- * Use: config_load -> config_supported -> read the fields -> config_free. Only cli/ includes this: every module has its own
- *      options (cli/cmd_serve.c translates).
+ * Use: config_load -> config_supported -> read the fields -> config_free. Only cli/ includes this: every module has
+ *      its own options (cli/cmd_serve.c translates).
  * Precedence: flags, environment (RECASK_...), file, defaults; a list (listen, upstreams) is replaced as a whole.
  * Errors: ERR_USAGE names where and what: `config.json: upstreams[1].url: ...`, `RECASK_QUOTA: ...`, `--quota: ...`; a
  *      syntax error names line and column. ERR_NOTFOUND, ERR_IO: the file itself.

@@ -46,17 +46,16 @@ static void over(struct canon_job *c)
     jobs_canon_over(c);
 }
 
-/* True when the original on disk is what it was: then it is the blob itself that does not decode. */
-static bool original_sound(struct canon_job *c)
+/* STEP_EOF when the original on disk is what it was: then it is the blob itself that does not decode. */
+static int check_original(struct canon_job *c, struct err *err)
 {
     CLEANUP(source_cleanup) struct source *s = NULL;
-    struct err err = ERR_INIT;
     size_t got;
 
-    int rc = original_open(c->js->p->store, &c->digest, 0, UINT64_MAX, &s, &err);
+    int rc = original_open(c->js->p->store, &c->digest, 0, UINT64_MAX, &s, err);
     while (rc >= 0 && rc != STEP_EOF)
-        rc = source_read(s, c->buffer, BUFFER_BYTES, &got, &err);
-    return rc == STEP_EOF;
+        rc = source_read(s, c->buffer, BUFFER_BYTES, &got, err);
+    return rc;
 }
 
 static void refuse(struct canon_job *c, const char *why)
@@ -69,10 +68,28 @@ static void refuse(struct canon_job *c, const char *why)
     over(c);
 }
 
-static void failed(struct canon_job *c, const struct err *e)
+/* The reading failed: is it the file that is damaged, or what is in it? False when there is no telling now. */
+static bool settle_damage(struct canon_job *c, const struct err *e)
 {
     struct err err = ERR_INIT;
 
+    int rc = check_original(c, &err);
+    if (rc == STEP_EOF) {
+        refuse(c, e->msg);
+        return true;
+    }
+    if (rc != ERR_CORRUPT && rc != ERR_NOTFOUND)
+        return false;
+    log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(e->msg).s);
+    err_clear(&err);
+    if (store_mark_lost(c->js->p->store, &c->digest, &err) < 0)
+        log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(err.msg).s);
+    over(c);
+    return true;
+}
+
+static void failed(struct canon_job *c, const struct err *e)
+{
     close_all(c);
     switch (e->code) {
     case ERR_FORMAT:
@@ -82,15 +99,9 @@ static void failed(struct canon_job *c, const struct err *e)
         return;
     case ERR_CORRUPT:
     case ERR_NOTFOUND:
-        if (original_sound(c)) {
-            refuse(c, e->msg);
+        if (settle_damage(c, e))
             return;
-        }
-        log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(e->msg).s);
-        if (store_mark_lost(c->js->p->store, &c->digest, &err) < 0)
-            log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(err.msg).s);
-        over(c);
-        return;
+        break;
     case ERR_BUSY:
         if (++c->tries < TRIES_MAX) {
             workpool_post(c->js->p->pool, &c->job);
@@ -120,6 +131,10 @@ static int open_job(struct canon_job *c, struct err *err)
     TRY(store_is_config(p->store, &c->digest, &config, err));
     if (config)
         return err_set(err, ERR_UNSUPPORTED, "an image config");
+    if (!c->buffer)
+        c->buffer = malloc(BUFFER_BYTES);
+    if (!c->buffer)
+        return err_nomem(err, BUFFER_BYTES);
     TRY(original_open(p->store, &c->digest, 0, UINT64_MAX, &raw, err));
     TRY(source_decoded_new(&raw, p->opt.max_layer_bytes, p->opt.max_ratio, &c->source, err));
     c->start_ms = clock_mono_ms();
@@ -189,12 +204,7 @@ int canon_new(struct jobs *js, const struct digest *d, struct canon_job **out, s
     atomic_init(&c->refs, 1);
     c->js = js;
     c->digest = *d;
-    c->buffer = malloc(BUFFER_BYTES);
     job_init(&c->job, JOB_BACKGROUND, canon_run, c, canon_ref, canon_unref);
-    if (!c->buffer) {
-        canon_unref(c);
-        return err_nomem(err, BUFFER_BYTES);
-    }
     *out = c;
     return 0;
 }

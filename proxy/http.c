@@ -68,9 +68,9 @@ static bool pump_once(struct http_exchange *x)
 
     lock_take(&x->lock);
     bool stop = x->done || x->cut || x->pipe.eof || x->pipe.failed;
-    space = pipe_space(&x->pipe, &room);
+    space = stop ? 0 : pipe_space(&x->pipe, &room); /* a client may be gone before there was a pipe */
     lock_give(&x->lock);
-    if (stop || space == 0)
+    if (space == 0)
         return false;
     int rc = source_read(x->answer.source, room, space, &got, &err);
     if (rc < 0)

@@ -17,6 +17,7 @@
 #define IMAGE_MAGIC 0x17a9e10bu
 #define HEAD_START_MS 1500
 #define FAILURES_MAX 3
+#define SPARE_ATTEMPTS 3
 
 /* Where a signature of a manifest may be: cosign's tag, the referrers API, and the referrers tag of registries that have
  * no such API (distribution-spec v1.1, "Referrers Tag Schema"). */
@@ -81,6 +82,15 @@ static int never(struct image_job *im, const char *why, struct err *err)
 
 /* ---- fetching what is missing ------------------------------------------------------------------------------------- */
 
+/* Each part is fetched once and made canonical once. An image that needs more does not get anywhere: its blobs come and
+ * go, or cannot be stored. */
+static int count_attempt(struct image_job *im, struct err *err)
+{
+    if (im->attempts++ < im->attempts_max)
+        return 0;
+    return err_set(err, ERR_BUSY, "its layers come, but do not stay");
+}
+
 static int fetch(struct image_job *im, const struct digest *d, struct err *err)
 {
     bool started;
@@ -91,8 +101,10 @@ static int fetch(struct image_job *im, const struct digest *d, struct err *err)
         im->head_start_given = true;
         return STEP_WAIT;
     }
-    if (!im->fill)
+    if (!im->fill) {
+        TRY(count_attempt(im, err));
         TRY(fill_join(im->js->p, im->up, im->repo, im->name, d, &im->fill, &started, err));
+    }
     enum fill_state state = fill_wait(im->fill, FILL_DONE, &im->waiter);
     if (state < FILL_DONE)
         return STEP_WAIT;
@@ -130,7 +142,8 @@ static int need_layer(struct image_job *im, const struct store_ref *ref, bool *f
     if (blob.role == ROLE_ORIGINAL && blob.canon == CANON_REFUSED)
         return never(im, "a layer cannot be decoded", err);
     if (blob.present) {
-        jobs_canon(im->js, &ref->digest);
+        if (jobs_canon(im->js, &ref->digest))
+            TRY(count_attempt(im, err));
         return STEP_WAIT;
     }
     if (*fetching)
@@ -147,6 +160,7 @@ static int need_parts(struct image_job *im, struct err *err)
     int result = STEP_MORE;
 
     TRY(store_manifest_refs(im->js->p->store, &im->manifest, &refs, &count, err));
+    im->attempts_max = 2 * count + SPARE_ATTEMPTS;
     for (size_t i = 0; i < count; i++) {
         int rc = refs[i].role == REF_CONFIG ? need_config(im, &refs[i], err) : need_layer(im, &refs[i], &fetching, err);
         if (rc < 0 || rc == STEP_EOF)
@@ -216,6 +230,14 @@ static bool lists_signature(const struct buf *body)
     return false;
 }
 
+/* "No such thing", or a registry that has no referrers API and says so in its own way. */
+static bool says_no(const struct image_job *im)
+{
+    int status = im->answer.head.status;
+    return im->answer_err.code == ERR_NOTFOUND ||
+           (im->call_at == REFERRERS_CALL && (status == 400 || status == 405 || status == 501));
+}
+
 /* Takes in one answer: STEP_MORE when the next call may follow. "No such thing" is an answer; anything else that failed
  * leaves the question open, and without its answer no view is published. */
 static int sign_answer(struct image_job *im, struct err *err)
@@ -226,7 +248,7 @@ static int sign_answer(struct image_job *im, struct err *err)
             im->found_signature = true;
         if (im->call_at == REFERRERS_CALL)
             im->call_at++; /* the API answered: the tag that stands in for it says nothing more */
-    } else if (im->answer_err.code != ERR_NOTFOUND) {
+    } else if (!says_no(im)) {
         *err = im->answer_err;
         return err_wrap(err, "looking for signatures");
     }
@@ -240,19 +262,37 @@ static int sign_answer(struct image_job *im, struct err *err)
     return STEP_MORE;
 }
 
-static int list_targets(struct image_job *im, struct err *err)
+/* An index may have become known after its image's views were made: then only its own are missing. */
+static int is_target(struct image_job *im, const struct digest *index, bool image_ready, bool *out, struct err *err)
+{
+    CLEANUP(store_manifest_release) struct store_manifest m = {.len = 0};
+
+    *out = true;
+    if (!image_ready)
+        return 0;
+    TRY(store_manifest_get(im->js->p->store, index, &m, err));
+    *out = m.views == VIEWS_UNKNOWN;
+    return 0;
+}
+
+static int list_targets(struct image_job *im, bool image_ready, struct err *err)
 {
     CLEANUP(free_ptr) struct digest *parents = NULL;
     size_t count = 0;
 
-    TRY(store_manifest_parents(im->js->p->store, &im->manifest, &parents, &count, err));
+    if (!im->recheck)
+        TRY(store_manifest_parents(im->js->p->store, &im->manifest, &parents, &count, err));
     im->targets = calloc(count + 1, sizeof(*im->targets));
     if (!im->targets)
         return err_nomem(err, (count + 1) * sizeof(*im->targets));
-    im->targets[0] = im->manifest;
-    for (size_t i = 0; i < count; i++)
-        im->targets[i + 1] = parents[i];
-    im->target_count = count + 1;
+    im->targets[im->target_count++] = im->manifest;
+    for (size_t i = 0; i < count; i++) {
+        bool yes;
+        TRY(is_target(im, &parents[i], image_ready, &yes, err));
+        if (yes)
+            im->targets[im->target_count++] = parents[i];
+    }
+    im->target_at = image_ready && !im->recheck; /* its own signatures were looked up */
     return 0;
 }
 
@@ -274,14 +314,25 @@ static int make_views(struct image_job *im, const struct store_manifest *m, stru
 {
     struct store *st = im->js->p->store;
 
-    if (views_make_image(st, m, err) < 0)
-        return err->code == ERR_FORMAT ? never(im, err->msg, err) : err->code;
+    if (m->views != VIEWS_READY && views_make_image(st, m, err) < 0) {
+        struct err why = *err;
+        if (why.code != ERR_FORMAT)
+            return why.code;
+        err_clear(err);
+        return never(im, why.msg, err);
+    }
     for (size_t i = 1; i < im->target_count; i++)
         TRY(views_make_index(st, &im->targets[i], err));
+    if (m->views == VIEWS_READY)
+        return STEP_EOF;
     TRY(store_manifest_set_views(st, &im->manifest, VIEWS_READY, NULL, err));
     log_event(LOG_INFO, "image.ready", "upstream=%s repo=%s digest=%s indexes=%zu", upstream_name(im->up), im->name,
               digest_text(&im->manifest).s, im->target_count - 1);
-    return STEP_EOF;
+    /* Once more, for an index that came meanwhile. */
+    free_ptr(&im->targets);
+    im->target_count = 0;
+    image_wake(im);
+    return STEP_WAIT;
 }
 
 static int image_step(struct image_job *im, struct err *err)
@@ -291,21 +342,22 @@ static int image_step(struct image_job *im, struct err *err)
     int rc;
 
     TRY(store_manifest_get(p->store, &im->manifest, &m, err));
+    bool ready = m.views == VIEWS_READY;
     bool wanted = im->recheck ? (m.is_signed == 0 && !p->opt.rewrite_signed)
-                              : (m.view == 0 && !m.is_index && m.views == VIEWS_UNKNOWN);
+                              : (m.view == 0 && !m.is_index && m.views != VIEWS_NEVER);
     if (!wanted && !im->calling)
         return STEP_EOF;
     if (!im->targets) {
-        if (!im->recheck) {
+        if (!im->recheck && !ready) {
             TRY(store_manifest_want(p->store, &im->manifest, err));
             rc = need_parts(im, err);
             if (rc != STEP_MORE)
                 return rc;
         }
-        TRY(list_targets(im, err));
+        TRY(list_targets(im, ready, err));
     }
-    if (im->recheck)
-        im->target_count = 1;
+    if (ready && !im->recheck && im->target_count == 1)
+        return STEP_EOF;
     if (!p->opt.rewrite_signed) {
         rc = need_signatures(im, err);
         if (rc != STEP_MORE)

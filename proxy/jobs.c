@@ -9,12 +9,16 @@
 
 #include <unistd.h>
 
+#define IMAGES_MAX 16 /* at once: each has a transfer, and looks at all of its layers whenever something is over */
+
 int jobs_new(struct proxy *p, struct jobs **out, struct err *err)
 {
     struct jobs *js = calloc(1, sizeof(*js));
     if (!js)
         return err_nomem(err, sizeof(*js));
     js->p = p;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    js->canon_max = cpus > 0 ? (unsigned)cpus : 1;
     lock_init(&js->lock, RANK_SERVER);
     cond_init(&js->idle);
     *out = js;
@@ -53,12 +57,6 @@ uint64_t jobs_pending(struct jobs *js)
 
 /* ---- canonicalising: as many at once as there are processors ------------------------------------------------------ */
 
-static unsigned canon_max(void)
-{
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (unsigned)n : 1;
-}
-
 static struct canon_job *canon_find(struct jobs *js, const struct digest *d)
 {
     for (struct canon_job *c = js->canons; c; c = c->link) {
@@ -71,7 +69,7 @@ static struct canon_job *canon_find(struct jobs *js, const struct digest *d)
 /* Called with the lock held. The list is in order of arrival. */
 static void start_some(struct jobs *js)
 {
-    for (struct canon_job *c = js->canons; c && js->canon_running < canon_max(); c = c->link) {
+    for (struct canon_job *c = js->canons; c && js->canon_running < js->canon_max; c = c->link) {
         if (c->running)
             continue;
         c->running = true;
@@ -80,14 +78,14 @@ static void start_some(struct jobs *js)
     }
 }
 
-void jobs_canon(struct jobs *js, const struct digest *original)
+bool jobs_canon(struct jobs *js, const struct digest *original)
 {
     struct canon_job *fresh;
     struct err err = ERR_INIT;
 
     if (canon_new(js, original, &fresh, &err) < 0) {
         log_event(LOG_WARN, "canon.queue", "digest=%s error=%s", digest_text(original).s, log_quote(err.msg).s);
-        return;
+        return false;
     }
     lock_take(&js->lock);
     bool listed = !js->stopping && !canon_find(js, original);
@@ -102,6 +100,7 @@ void jobs_canon(struct jobs *js, const struct digest *original)
     lock_give(&js->lock);
     if (!listed)
         canon_unref(fresh);
+    return listed;
 }
 
 bool jobs_has_canon(struct jobs *js, const struct digest *original)
@@ -122,8 +121,10 @@ static void one_over(struct jobs *js)
 
 static void kick_locked(struct jobs *js)
 {
-    for (struct image_job *im = js->images; im; im = im->link)
-        workpool_post(js->p->pool, &im->job);
+    for (struct image_job *im = js->images; im; im = im->link) {
+        if (im->running)
+            workpool_post(js->p->pool, &im->job);
+    }
 }
 
 void jobs_canon_over(struct canon_job *c)
@@ -149,13 +150,25 @@ void jobs_canon_over(struct canon_job *c)
 
 /* ---- images ------------------------------------------------------------------------------------------------------- */
 
-static struct image_job *image_find(struct jobs *js, const struct digest *d)
+static struct image_job *image_find(struct jobs *js, const struct digest *d, bool recheck)
 {
     for (struct image_job *im = js->images; im; im = im->link) {
-        if (digest_equal(&im->manifest, d))
+        if (im->recheck == recheck && digest_equal(&im->manifest, d))
             return im;
     }
     return NULL;
+}
+
+/* Called with the lock held. The newest are first: somebody asks for them now. */
+static void start_images(struct jobs *js)
+{
+    for (struct image_job *im = js->images; im; im = im->link) {
+        if (im->running || (!im->recheck && js->images_running >= IMAGES_MAX))
+            continue;
+        im->running = true;
+        js->images_running += !im->recheck;
+        workpool_post(js->p->pool, &im->job);
+    }
 }
 
 static void queue_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name,
@@ -164,19 +177,22 @@ static void queue_image(struct jobs *js, const struct upstream *up, int64_t repo
     struct image_job *fresh;
     struct err err = ERR_INIT;
 
-    if (jobs_has_image(js, manifest))
+    lock_take(&js->lock);
+    bool known = image_find(js, manifest, recheck) != NULL;
+    lock_give(&js->lock);
+    if (known)
         return;
     if (image_new(js, up, repo, name, manifest, recheck, &fresh, &err) < 0) {
         log_event(LOG_WARN, "image.queue", "digest=%s error=%s", digest_text(manifest).s, log_quote(err.msg).s);
         return;
     }
     lock_take(&js->lock);
-    bool listed = !js->stopping && !image_find(js, manifest);
+    bool listed = !js->stopping && !image_find(js, manifest, recheck);
     if (listed) {
         fresh->link = js->images;
         js->images = fresh;
         js->image_count++;
-        workpool_post(js->p->pool, &fresh->job);
+        start_images(js);
     }
     lock_give(&js->lock);
     if (!listed)
@@ -197,7 +213,7 @@ void jobs_recheck(struct jobs *js, const struct upstream *up, int64_t repo, cons
 bool jobs_has_image(struct jobs *js, const struct digest *manifest)
 {
     lock_take(&js->lock);
-    bool has = image_find(js, manifest) != NULL;
+    bool has = image_find(js, manifest, false) != NULL;
     lock_give(&js->lock);
     return has;
 }
@@ -214,6 +230,9 @@ void jobs_image_over(struct image_job *im)
         }
     }
     js->image_count--;
+    js->images_running -= !im->recheck;
+    if (!js->stopping)
+        start_images(js);
     one_over(js);
     lock_give(&js->lock);
     image_unref(im);
@@ -264,20 +283,37 @@ int jobs_resume(struct jobs *js, struct err *err)
     return store_each_wanted(js->p->store, resume_image, js, err);
 }
 
-void jobs_stop(struct jobs *js)
+/* Called with the lock held. What is dropped stays pending or wanted in the catalog. */
+static void drop_waiting(struct jobs *js)
 {
-    lock_take(&js->lock);
-    js->stopping = true;
     for (struct canon_job **pp = &js->canons; *pp;) {
         struct canon_job *c = *pp;
         if (c->running) {
             pp = &c->link;
             continue;
         }
-        *pp = c->link; /* it stays pending in the catalog */
+        *pp = c->link;
         js->canon_count--;
         canon_unref(c);
     }
+    for (struct image_job **pp = &js->images; *pp;) {
+        struct image_job *im = *pp;
+        if (im->running) {
+            pp = &im->link;
+            continue;
+        }
+        *pp = im->link;
+        js->image_count--;
+        image_unref(im);
+    }
+}
+
+void jobs_stop(struct jobs *js)
+{
+    lock_take(&js->lock);
+    js->stopping = true;
+    drop_waiting(js);
+    waiter_wake_all(&js->waiters); /* what they wait for may have been dropped */
     kick_locked(js);
     while (js->canons || js->images)
         lock_wait(&js->lock, &js->idle, -1);

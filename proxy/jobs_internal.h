@@ -29,6 +29,7 @@ struct image_job {
     atomic_uint refs;
     struct jobs *js;
     struct image_job *link; /* under the lock */
+    bool running;           /* under the lock: had its first turn */
     const struct upstream *up;
     int64_t repo;
     char name[OCI_NAME_MAX_BYTES + 10];
@@ -42,6 +43,7 @@ struct image_job {
     atomic_bool head_start_over;
     struct fill *fill;
     int failures;
+    size_t attempts, attempts_max; /* transfers and canon jobs it has asked for */
     struct digest *targets; /* the manifest and the indexes that list it: whose signatures and views are looked after */
     size_t target_count, target_at;
     int call_at;
@@ -58,7 +60,8 @@ struct jobs {
     pthread_cond_t idle;
     struct canon_job *canons;
     struct image_job *images;
-    unsigned canon_count, canon_running, image_count;
+    unsigned canon_count, canon_running, canon_max;
+    unsigned image_count, images_running; /* rechecks are not counted as running */
     struct waiter_list waiters;
     bool stopping;
 };

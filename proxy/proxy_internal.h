@@ -240,9 +240,10 @@ void jobs_stop(struct jobs *js);                              /* waits for what 
 void jobs_free(struct jobs *js);
 uint64_t jobs_pending(struct jobs *js);
 
-/* Makes the blob canonical in the background (once, however often it is asked for). */
-void jobs_canon(struct jobs *js, const struct digest *original);
-/* Makes the views of an image, fetching what is missing. Does nothing when they are there or can never be. */
+/* Makes the blob canonical in the background (once, however often it is asked for). True when this call queued it. */
+bool jobs_canon(struct jobs *js, const struct digest *original);
+/* Makes the views of an image, fetching what is missing, and of the indexes that list it. Does nothing when they are there
+ * or can never be. */
 void jobs_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name, const struct digest *manifest);
 /* Looks again whether a manifest has been signed since its views were made. */
 void jobs_recheck(struct jobs *js, const struct upstream *up, int64_t repo, const char *name,

@@ -179,6 +179,20 @@ static int check_digest(const struct resolve *rs, struct digest *out, struct err
     return 0;
 }
 
+/* A child whose views are there already (another tag's image, unchanged) is no reason for a job any more, but the new index
+ * has to get its own. */
+static void index_arrived(struct resolve *rs, const struct store_ref *refs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        CLEANUP(store_manifest_release) struct store_manifest child = {.len = 0};
+        struct err ignored = ERR_INIT;
+
+        if (refs[i].role == REF_CHILD && store_manifest_get(rs->p->store, &refs[i].digest, &child, &ignored) == 0 &&
+            child.views == VIEWS_READY)
+            jobs_image(rs->p->jobs, rs->up, rs->repo, rs->name, &refs[i].digest);
+    }
+}
+
 static int store_answer(struct resolve *rs, struct err *err)
 {
     CLEANUP(oci_manifest_release) struct oci_manifest m = {.type = OCI_TYPE_OTHER};
@@ -203,7 +217,9 @@ static int store_answer(struct resolve *rs, struct err *err)
                                      .refs = refs,
                                      .ref_count = ref_count,
                                      .never = m.not_plain};
-    return store_manifest_put(rs->p->store, &put, err);
+    TRY(store_manifest_put(rs->p->store, &put, err));
+    index_arrived(rs, refs, ref_count);
+    return 0;
 }
 
 static void got_manifest(struct resolve *rs)

@@ -126,6 +126,8 @@ int route_parse(const struct upstreams *ups, const struct upstream *fixed, const
         return bad(out, "NAME_INVALID", err, ERR_FORMAT, "not a repository name", name);
     bool library = upstream_adds_library(out->up) && !strchr(name, '/');
     snprintf(out->name, sizeof(out->name), "%s%s", library ? "library/" : "", name);
+    if (strlen(out->name) > OCI_NAME_MAX_BYTES)
+        return bad(out, "NAME_INVALID", err, ERR_FORMAT, "too long with \"library/\" in front", name);
     if (strlen(ref) >= sizeof(out->ref))
         return bad(out, out->kind == ROUTE_MANIFEST ? "MANIFEST_INVALID" : "DIGEST_INVALID", err, ERR_FORMAT,
                    "the reference is too long", ref);

@@ -12,9 +12,15 @@ static const enum oci_view made_views[] = {VIEW_CANONICAL, VIEW_ZSTD};
 static int read_config(struct store *st, const struct digest *d, struct buf *out, struct err *err)
 {
     CLEANUP(source_cleanup) struct source *s = NULL;
+    struct store_blob blob;
     char block[16384];
 
-    TRY(original_open(st, d, 0, UINT64_MAX, &s, err));
+    /* One that was fetched before any manifest named it may have been made canonical like a layer. */
+    TRY(store_blob_lookup(st, d, &blob, err));
+    if (blob.present && blob.role == ROLE_CANONICAL)
+        TRY(layer_open(st, d, LAYER_IDENTITY, 0, UINT64_MAX, &s, err));
+    else
+        TRY(original_open(st, d, 0, UINT64_MAX, &s, err));
     for (;;) {
         size_t got = 0;
         int rc = source_read(s, block, sizeof(block), &got, err);

@@ -41,8 +41,8 @@ static int look_original(struct sql_db *db, const struct digest *d, struct origi
     TRY(rc = sql_step(&q, err));
     if (rc == SQL_END)
         return 0;
-    *state = (struct original_state){
-        .known = true, .present = sql_int(&q, 1) != 0, .size_bytes = (uint64_t)sql_int(&q, 0)};
+    *state =
+        (struct original_state){.known = true, .present = sql_int(&q, 1) != 0, .size_bytes = (uint64_t)sql_int(&q, 0)};
     out->canon = (enum store_canon)sql_int(&q, 2);
     return sql_is_null(&q, 3) ? 0 : read_canonical(&q, 3, out, err);
 }
@@ -184,9 +184,9 @@ static int read_pending(struct sql_db *db, struct pending_page *page, struct err
     int rc;
 
     page->count = 0;
-    TRY(sql_query(db, &q,
-                  "SELECT id, digest FROM blob WHERE original_present = 1 AND canon = 0 AND id > ?1 ORDER BY id LIMIT ?2",
-                  err));
+    TRY(sql_query(
+        db, &q, "SELECT id, digest FROM blob WHERE original_present = 1 AND canon = 0 AND id > ?1 ORDER BY id LIMIT ?2",
+        err));
     sql_bind_int(&q, 1, page->last_id);
     sql_bind_int(&q, 2, PENDING_PAGE);
     while ((rc = sql_step(&q, err)) == SQL_ROW) {

@@ -37,15 +37,16 @@ static int read_unused(struct sql_db *db, struct unused_page *page, struct err *
 
     page->count = 0;
     TRY(sql_query(db, &q,
-                  "SELECT id, digest, pack_id, off, len FROM chunk WHERE refs = 0 AND id > ?1 ORDER BY id LIMIT ?2", err));
+                  "SELECT id, digest, pack_id, off, len FROM chunk WHERE refs = 0 AND id > ?1 ORDER BY id LIMIT ?2",
+                  err));
     sql_bind_int(&q, 1, page->last_id);
     sql_bind_int(&q, 2, PAGE);
     while ((rc = sql_step(&q, err)) == SQL_ROW) {
         struct unused *u = &page->rows[page->count];
 
-        *u = (struct unused){.id = sql_int(&q, 0),
-                             .loc = {.pack = sql_int(&q, 2), .off = (uint64_t)sql_int(&q, 3),
-                                     .len = (uint32_t)sql_int(&q, 4)}};
+        *u = (struct unused){
+            .id = sql_int(&q, 0),
+            .loc = {.pack = sql_int(&q, 2), .off = (uint64_t)sql_int(&q, 3), .len = (uint32_t)sql_int(&q, 4)}};
         TRY(sql_digest(&q, 1, &u->digest, err));
         page->last_id = u->id;
         page->count++;
@@ -137,8 +138,8 @@ static int list_holes(struct sql_db *db, struct hole_page *page, struct err *err
     sql_bind_int(&q, 2, PAGE);
     while ((rc = sql_step(&q, err)) == SQL_ROW) {
         page->last_id = sql_int(&q, 0);
-        page->locs[page->count++] = (struct pack_loc){
-            .pack = sql_int(&q, 1), .off = (uint64_t)sql_int(&q, 2), .len = (uint32_t)sql_int(&q, 3)};
+        page->locs[page->count++] =
+            (struct pack_loc){.pack = sql_int(&q, 1), .off = (uint64_t)sql_int(&q, 2), .len = (uint32_t)sql_int(&q, 3)};
     }
     return rc;
 }
@@ -248,7 +249,7 @@ struct damage {
     struct {
         int64_t chunk_id;
         struct pack_loc loc;
-    } *rows;
+    } * rows;
 };
 
 static void damage_release(struct damage *dm)
@@ -414,8 +415,10 @@ static int list_frames(struct sql_db *db, int64_t canonical_id, struct frame_pag
     while ((rc = sql_step(&q, err)) == SQL_ROW) {
         page->last_off = sql_int(&q, 0);
         page->ids[page->count] = sql_int(&q, 1);
-        page->locs[page->count++] = (struct pack_loc){.pack = sql_int(&q, 2), .off = (uint64_t)sql_int(&q, 3),
-                                                      .len = (uint32_t)sql_int(&q, 4), .sum = (uint64_t)sql_int(&q, 5)};
+        page->locs[page->count++] = (struct pack_loc){.pack = sql_int(&q, 2),
+                                                      .off = (uint64_t)sql_int(&q, 3),
+                                                      .len = (uint32_t)sql_int(&q, 4),
+                                                      .sum = (uint64_t)sql_int(&q, 5)};
     }
     return rc;
 }

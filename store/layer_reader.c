@@ -118,8 +118,8 @@ static int load_page(struct layer_source *s, uint64_t off, struct err *err)
     return read_page(s, db, off, err);
 }
 
-/* The row that holds s->pos, which is < s->end. */
-static int current_row(struct layer_source *s, const struct row **out, struct err *err)
+/* Makes s->rows[s->row_at] the row that holds s->pos, which is < s->end. */
+static int find_row(struct layer_source *s, struct err *err)
 {
     const struct row *row;
 
@@ -136,7 +136,6 @@ static int current_row(struct layer_source *s, const struct row **out, struct er
     if (row->chunk.lost)
         return err_set(err, ERR_CORRUPT, "layer %s: the chunk at %" PRIu64 " is damaged", digest_text(&s->canonical).s,
                        s->pos);
-    *out = row;
     return 0;
 }
 
@@ -159,10 +158,11 @@ static int read_row(struct layer_source *s, const struct row *row, uint8_t *out,
 static int fill(struct layer_source *s, struct err *err)
 {
     uint8_t *to = s->form == LAYER_ZSTD ? s->frame : s->chunk;
-    const struct row *row = NULL;
+    const struct row *row;
     uint64_t skip;
 
-    TRY(current_row(s, &row, err));
+    TRY(find_row(s, err));
+    row = &s->rows[s->row_at];
     TRY(read_row(s, row, to, err));
     skip = s->pos - row_begin(s, row);
     s->have = to + skip;
@@ -180,10 +180,11 @@ static int read_whole_rows(struct layer_source *s, uint8_t *out, size_t cap, siz
     if (cap > READ_MAX_BYTES)
         cap = READ_MAX_BYTES;
     while (s->pos < s->end) {
-        const struct row *row = NULL;
+        const struct row *row;
         uint64_t bytes;
 
-        TRY(current_row(s, &row, err));
+        TRY(find_row(s, err));
+        row = &s->rows[s->row_at];
         bytes = row_bytes(s, row);
         if (s->pos != row_begin(s, row) || bytes > cap - *out_len || bytes > s->end - s->pos)
             break;

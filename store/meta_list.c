@@ -63,8 +63,8 @@ int store_each_wanted(struct store *st, store_wanted_fn *fn, void *arg, struct e
     do {
         TRY(read_wanted(st, page, err));
         for (size_t i = 0; i < page->count; i++)
-            TRY(fn(arg, page->rows[i].repo, page->rows[i].name.upstream, page->rows[i].name.name,
-                   &page->rows[i].digest, err));
+            TRY(fn(arg, page->rows[i].repo, page->rows[i].name.upstream, page->rows[i].name.name, &page->rows[i].digest,
+                   err));
     } while (page->count == WANTED_PAGE);
     return 0;
 }
@@ -114,14 +114,15 @@ static int list_images(struct sql_db *db, struct image_page *page, struct err *e
     int rc;
 
     page->count = 0;
-    TRY(sql_query(db, &q,
-                  "SELECT r.upstream, r.name, t.name, m.digest, m.media_type, m.is_index, t.checked_at, m.views, m.reason,"
-                  "  m.signed, m.id"
-                  " FROM repo r CROSS JOIN tag t ON t.repo_id = r.id JOIN manifest m ON m.id = t.manifest_id"
-                  " WHERE (r.upstream, r.name) >= (?1, ?2)"
-                  "  AND NOT (r.upstream = ?1 AND r.name = ?2 AND t.name <= ?3)"
-                  " ORDER BY r.upstream, r.name, t.name LIMIT ?4",
-                  err));
+    TRY(sql_query(
+        db, &q,
+        "SELECT r.upstream, r.name, t.name, m.digest, m.media_type, m.is_index, t.checked_at, m.views, m.reason,"
+        "  m.signed, m.id"
+        " FROM repo r CROSS JOIN tag t ON t.repo_id = r.id JOIN manifest m ON m.id = t.manifest_id"
+        " WHERE (r.upstream, r.name) >= (?1, ?2)"
+        "  AND NOT (r.upstream = ?1 AND r.name = ?2 AND t.name <= ?3)"
+        " ORDER BY r.upstream, r.name, t.name LIMIT ?4",
+        err));
     sql_bind_text(&q, 1, page->last.repo.upstream);
     sql_bind_text(&q, 2, page->last.repo.name);
     sql_bind_text(&q, 3, page->last.tag);

@@ -92,9 +92,8 @@ static int tag_record(struct store *st, const struct repo_name *repo, const char
 static int link_record(struct store *st, const struct repo_name *repo, const struct digest *d, struct err *err)
 {
     CLEANUP(buf_release) struct buf b = BUF_INIT(META_RECORD_MAX_BYTES);
-    struct record_link l = {.kind = RECORD_LINK_MANIFEST,
-                            .upstream = record_text(repo->upstream),
-                            .name = record_text(repo->name)};
+    struct record_link l = {
+        .kind = RECORD_LINK_MANIFEST, .upstream = record_text(repo->upstream), .name = record_text(repo->name)};
 
     TRY(record_put_link(&b, &l, err));
     return record_append(st, PACK_REPO_BLOB, d, &b, err);

@@ -33,7 +33,8 @@ int pack_file_decode(const uint8_t h[PACK_FILE_HEADER_BYTES], int64_t id, uint64
     if (memcmp(h, PACK_MAGIC, 8) != 0 || le_get64(h + 56) != sum64(h, 56))
         return err_set(err, ERR_CORRUPT, "packs/%s: damaged header", pack_name(id).s);
     if (le_get32(h + 8) != PACK_VERSION || le_get32(h + 12) != 0)
-        return err_set(err, ERR_UNSUPPORTED, "packs/%s has format %" PRIu32 " flags %#" PRIx32
+        return err_set(err, ERR_UNSUPPORTED,
+                       "packs/%s has format %" PRIu32 " flags %#" PRIx32
                        ", but this recask knows format %d without flags",
                        pack_name(id).s, le_get32(h + 8), le_get32(h + 12), PACK_VERSION);
     if ((int64_t)le_get64(h + 16) != id)
@@ -69,7 +70,9 @@ bool pack_record_decode(const uint8_t h[PACK_RECORD_HEADER_BYTES], uint64_t seed
     *out = (struct pack_header){
         .type = (enum pack_record)le_get16(h + 4),
         .len = le_get32(h + 8),
-        .meta = {.raw_bytes = le_get32(h + 12), .kind = le_get16(h + 16), .level = (int16_t)le_get16(h + 18),
+        .meta = {.raw_bytes = le_get32(h + 12),
+                 .kind = le_get16(h + 16),
+                 .level = (int16_t)le_get16(h + 18),
                  .encoder = le_get32(h + 20)},
         .sum = le_get64(h + 56),
     };

@@ -41,7 +41,7 @@ static const char schema_blobs[] =
     "  id INTEGER PRIMARY KEY,"
     "  digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32),"
     "  size INTEGER CHECK (size > 0 OR (size = 0 AND digest = " EMPTY_DIGEST "))," /* NULL: not known */
-    "  verified INTEGER NOT NULL DEFAULT 0 CHECK (verified IN (0, 1)),"            /* size is of bytes once hashed here */
+    "  verified INTEGER NOT NULL DEFAULT 0 CHECK (verified IN (0, 1))," /* size is of bytes once hashed here */
     "  original_present INTEGER NOT NULL DEFAULT 0 CHECK (original_present IN (0, 1)),"
     "  canon INTEGER NOT NULL DEFAULT 0 CHECK (canon IN (0, 1, 2))," /* enum store_canon */
     "  canonical_id INTEGER REFERENCES canonical (id),"
@@ -79,7 +79,7 @@ static const char schema_chunks[] =
     "  id INTEGER PRIMARY KEY,"
     "  digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32),"
     "  raw INTEGER NOT NULL CHECK (raw >= 0)," /* uncompressed bytes; 0: the one chunk of an empty layer */
-    "  kind INTEGER NOT NULL,"                /* enum frame_kind */
+    "  kind INTEGER NOT NULL,"                 /* enum frame_kind */
     "  level INTEGER NOT NULL,"
     "  encoder INTEGER NOT NULL,"
     "  pack_id INTEGER REFERENCES pack (id)," /* NULL: lost */
@@ -117,7 +117,7 @@ static const char schema_manifests[] =
     "  id INTEGER PRIMARY KEY,"
     "  digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32),"
     "  media_type TEXT NOT NULL,"
-    "  view INTEGER NOT NULL,"   /* enum oci_view; 0: the upstream's own bytes */
+    "  view INTEGER NOT NULL," /* enum oci_view; 0: the upstream's own bytes */
     "  upstream BLOB NOT NULL CHECK (length(upstream) = 32),"
     "  is_index INTEGER NOT NULL,"
     "  views INTEGER NOT NULL DEFAULT 0," /* enum store_views */

@@ -182,7 +182,8 @@ int spool_hasher_clone(const struct spool *sp, struct hasher **out, struct err *
 
 /* ---- commit --------------------------------------------------------------------------------------------------------- */
 
-static int put_blob(struct catalog_tx *tx, const struct digest *d, uint64_t size_bytes, int64_t *out_id, struct err *err)
+static int put_blob(struct catalog_tx *tx, const struct digest *d, uint64_t size_bytes, int64_t *out_id,
+                    struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 

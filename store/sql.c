@@ -80,14 +80,15 @@ static int enter_wal(struct sql_db *db, struct err *err)
 
 static int apply_pragmas(struct sql_db *db, enum sql_mode mode, struct err *err)
 {
-    TRY(sql_exec(db, "PRAGMA mmap_size = 0; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;"
-                     "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;",
+    TRY(sql_exec(db,
+                 "PRAGMA mmap_size = 0; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;"
+                 "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;",
                  err));
     if (mode == SQL_READ_ONLY)
         return 0;
     /* journal_size_limit: a checkpoint gives back what a big transaction left behind. */
-    TRY(sql_exec(db, "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 8388608;",
-                 err));
+    TRY(sql_exec(
+        db, "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 8388608;", err));
     return enter_wal(db, err);
 }
 

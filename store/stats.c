@@ -11,10 +11,11 @@ static int read_totals(struct sql_db *db, struct store_stats *out, struct err *e
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
-    TRY(sql_query(db, &q,
-                  "SELECT chunks, chunk_bytes, frame_bytes, canonical_layers, canonical_bytes, original_bytes, replayable,"
-                  " blobs, manifests, tags FROM totals WHERE id = 1",
-                  err));
+    TRY(sql_query(
+        db, &q,
+        "SELECT chunks, chunk_bytes, frame_bytes, canonical_layers, canonical_bytes, original_bytes, replayable,"
+        " blobs, manifests, tags FROM totals WHERE id = 1",
+        err));
     TRY(sql_step(&q, err));
     out->chunks = (uint64_t)sql_int(&q, 0);
     out->unique_chunk_bytes = (uint64_t)sql_int(&q, 1);

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
 #include <cmocka.h>
 
 #include "tests/unit/store_layer_util.h"
@@ -83,7 +84,8 @@ static void test_the_three_digests(void **state)
     struct store_blob b = look(f->st, &o);
     struct err err = ERR_INIT;
 
-    assert_true(b.role == ROLE_ORIGINAL && b.present && b.canon == CANON_DONE && b.has_canonical && b.canonical_present);
+    assert_true(b.role == ROLE_ORIGINAL && b.present && b.canon == CANON_DONE && b.has_canonical &&
+                b.canonical_present);
     assert_true(digest_equal(&b.canonical, &r.canonical) && digest_equal(&b.zstd, &r.zstd));
     assert_true(b.canonical_bytes == LAYER_BYTES && b.zstd_bytes == r.zstd_bytes);
     b = look(f->st, &r.canonical);
@@ -277,10 +279,12 @@ static void expect_exact_totals(struct store *st)
     struct store_stats s = stats(st);
 
     assert_int_equal(s.chunks, sql_number(st, "SELECT count(*) FROM chunk WHERE pack_id IS NOT NULL"));
-    assert_int_equal(s.unique_chunk_bytes, sql_number(st, "SELECT coalesce(sum(raw), 0) FROM chunk WHERE pack_id NOTNULL"));
+    assert_int_equal(s.unique_chunk_bytes,
+                     sql_number(st, "SELECT coalesce(sum(raw), 0) FROM chunk WHERE pack_id NOTNULL"));
     assert_int_equal(s.frame_bytes, sql_number(st, "SELECT coalesce(sum(len), 0) FROM chunk WHERE pack_id NOTNULL"));
     assert_int_equal(s.canonical_layers, sql_number(st, "SELECT count(*) FROM canonical WHERE present = 1"));
-    assert_int_equal(s.canonical_bytes, sql_number(st, "SELECT coalesce(sum(size), 0) FROM canonical WHERE present = 1"));
+    assert_int_equal(s.canonical_bytes,
+                     sql_number(st, "SELECT coalesce(sum(size), 0) FROM canonical WHERE present = 1"));
     assert_int_equal(s.original_bytes,
                      sql_number(st, "SELECT coalesce(sum(size), 0) FROM blob WHERE original_present = 1"));
     assert_int_equal(s.blobs, sql_number(st, "SELECT count(*) FROM blob"));

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
 #include <cmocka.h>
 
 #include "store/meta.h"
@@ -148,7 +149,8 @@ static void test_migrations(void **state)
     {
         CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
-        ASSERT_OK(sql_query(db, &q, "SELECT count(*), (SELECT user_version FROM pragma_user_version) FROM extra", &err));
+        ASSERT_OK(
+            sql_query(db, &q, "SELECT count(*), (SELECT user_version FROM pragma_user_version) FROM extra", &err));
         assert_int_equal(sql_step(&q, &err), SQL_ROW);
         assert_int_equal(sql_int(&q, 0), 1); /* steps 1 and 2 are kept, 3 left nothing */
         assert_int_equal(sql_int(&q, 1), 3);
@@ -395,8 +397,14 @@ static int ignore_digest(void *arg, const struct digest *d, struct err *err)
 static void use_manifests(struct store *st, int64_t repo, const struct digest *layer)
 {
     struct store_ref ref = {.role = REF_LAYER, .digest = *layer, .size_bytes = 9};
-    struct store_manifest_put p = {.repo = repo, .tag = "t", .media_type = "m", .body = "{}", .len = 2, .refs = &ref,
-                                   .ref_count = 1, .never = "n"};
+    struct store_manifest_put p = {.repo = repo,
+                                   .tag = "t",
+                                   .media_type = "m",
+                                   .body = "{}",
+                                   .len = 2,
+                                   .refs = &ref,
+                                   .ref_count = 1,
+                                   .never = "n"};
     struct err err = ERR_INIT;
     struct store_manifest m;
     struct store_tag tag;

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
 #include <cmocka.h>
 
 #include "store/meta.h"
@@ -34,8 +35,8 @@ static struct digest named(const char *s)
 /* A manifest whose body is `body`, with no references. */
 static struct store_manifest_put simple(int64_t repo, const char *tag, const char *body)
 {
-    return (struct store_manifest_put){.repo = repo, .tag = tag, .digest = named(body), .media_type = MT, .body = body,
-                                       .len = strlen(body)};
+    return (struct store_manifest_put){
+        .repo = repo, .tag = tag, .digest = named(body), .media_type = MT, .body = body, .len = strlen(body)};
 }
 
 static struct digest put(struct store *st, int64_t repo, const char *tag, const char *body)
@@ -56,7 +57,8 @@ static bool has(struct store *st, int64_t repo, const struct digest *d)
     return out;
 }
 
-static void expect_body(struct store *st, const struct digest *d, const char *body, int view, const struct digest *upstream)
+static void expect_body(struct store *st, const struct digest *d, const char *body, int view,
+                        const struct digest *upstream)
 {
     struct err err = ERR_INIT;
     struct store_manifest m;

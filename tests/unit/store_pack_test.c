@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
 #include <cmocka.h>
 
 #include "base/fsutil.h"
@@ -320,8 +321,9 @@ static void test_forged_records_are_none(void **state)
     for (size_t off = 0; off + 80 <= sizeof(data); off += 80)
         pack_record_encode(&forged, 0, off, data + off); /* the seed is not known to whoever made the layer */
     digest_of(data, sizeof(data), &key);
-    ASSERT_OK(pack_append(d->ps, PACK_FRAME, &key, &(struct pack_meta){.raw_bytes = 8192, .level = -3, .encoder = 10504},
-                          data, sizeof(data), &loc, &err));
+    ASSERT_OK(pack_append(d->ps, PACK_FRAME, &key,
+                          &(struct pack_meta){.raw_bytes = 8192, .level = -3, .encoder = 10504}, data, sizeof(data),
+                          &loc, &err));
     assert_int_equal(scan(d, a.pack), 2);
     patch(d, loc.pack, loc.off + 4000, 1); /* now the scan goes through the payload */
     assert_int_equal(scan(d, a.pack), 1);
@@ -534,10 +536,15 @@ static void test_small_records(void **state)
     CLEANUP(buf_release) struct buf lb = BUF_INIT(4096);
     CLEANUP(buf_release) struct buf tb = BUF_INIT(4096);
     CLEANUP(buf_release) struct buf vb = BUF_INIT(4096);
-    struct record_link l = {.kind = RECORD_LINK_MANIFEST, .size_bytes = 9, .upstream = record_text("docker.io"),
+    struct record_link l = {.kind = RECORD_LINK_MANIFEST,
+                            .size_bytes = 9,
+                            .upstream = record_text("docker.io"),
                             .name = record_text("library/alpine")};
-    struct record_tag t = {.dropped = true, .at = -5, .upstream = record_text("docker.io"),
-                           .name = record_text("a/b"), .tag = record_text("v1")};
+    struct record_tag t = {.dropped = true,
+                           .at = -5,
+                           .upstream = record_text("docker.io"),
+                           .name = record_text("a/b"),
+                           .tag = record_text("v1")};
     struct record_view v = {.view = 1};
     struct err err = ERR_INIT;
     struct record_link got_l;

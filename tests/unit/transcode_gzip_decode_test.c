@@ -252,7 +252,7 @@ static void test_truncation(void **state UNUSED)
 
 static void test_trailer(void **state UNUSED)
 {
-    static uint8_t text[100000];
+    static uint8_t text[5000];
 
     fill_text(text, sizeof text, 4);
     for (unsigned i = 0; i < 64; i++) {

@@ -13,7 +13,7 @@ Knobs (the first that matches a request is used; times=N: for its first N reques
     drop_at      closes the connection after this byte of the whole representation
     reset        ... by RST
     stall_at     stops after this byte until knob.release()
-    delay        seconds before the answer
+    delay        seconds before the answer (or until knob.release())
     rate         bytes per second
     status       answers so, with body (b"" by default)
     headers      extra ones; value None removes a default one
@@ -276,7 +276,7 @@ class MockUpstream:
     def _answer(self, sock, request):
         knob = self._pick_knob(request)
         if knob.delay:
-            time.sleep(knob.delay)
+            knob.released.wait(knob.delay)
         if knob.redirect:
             answer = Answer(307, b"moved", "text/plain", Location=knob.redirect)
         elif knob.status:
