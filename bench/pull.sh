@@ -35,14 +35,14 @@ mib() { awk -v b="$1" 'BEGIN { printf "%.0f", b / 1048576 }'; }
 
 make_image() {
     local d
-    mkdir -p "$work/context/python" "$work/context/node"
+    mkdir -p "$work/context/python" "$work/context/postgresql"
     for d in "$cache"/bench-debs/*.deb; do
         case $d in
-            */nodejs* | */libnode* | */libicu*) dpkg-deb -x "$d" "$work/context/node" ;;
+            */postgresql* | */libllvm* | */libicu*) dpkg-deb -x "$d" "$work/context/postgresql" ;;
             *) dpkg-deb -x "$d" "$work/context/python" ;;
         esac
     done
-    printf 'FROM base\nCOPY python /\nCOPY node /\nCMD ["/bin/bash"]\n' >"$work/context/Dockerfile"
+    printf 'FROM base\nCOPY python /\nCOPY postgresql /\nCMD ["/bin/bash"]\n' >"$work/context/Dockerfile"
     use_client docker20 && client_start || return 1
     docker_cli import - base <"$cache/base.tar" >/dev/null || return 1
     DOCKER_BUILDKIT=0 docker_cli build -q --network none -t "$upstream/$image:latest" "$work/context" || return 1
@@ -151,7 +151,7 @@ blobs() {
 mkdir -p "$work/registry" "$work/times"
 upstream_start "$work/registry"
 make_image >"$work/log/make.log" 2>&1 || { cat "$work/log/make.log"; echo "the image could not be made"; finished=yes; exit 1; }
-printf 'The image: Debian bookworm minbase, python with numpy and openblas, nodejs; three layers, %s MiB as gzip (pushed by docker 20.10).\n' \
+printf 'The image: Debian bookworm minbase, python with numpy and openblas, postgresql with LLVM; three layers, %s MiB as gzip (pushed by docker 20.10).\n' \
     "$(mib "$(du -sb "$work/registry" | cut -f 1)")"
 pulls
 at_rest

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 cache=${RECASK_CACHE:-/var/cache/recask}
 packages=(python3.11-minimal libpython3.11-minimal libpython3.11-stdlib python3-numpy libopenblas0-pthread libgfortran5
-    nodejs libnode108 libicu72)
+    postgresql-15 libllvm14 libicu72)
 
 # The packages of the image's upper layers. Only their files are used, unpacked in place of an installation.
 mkdir -p "$cache/bench-debs"

@@ -15,6 +15,7 @@
 #define SLICE_BYTES (1u << 20)
 #define SLICE_MS 10
 #define TRIES_MAX 5
+#define SETTLE_MS 500 /* between looks whether an original is still being read */
 
 static void canon_ref(void *arg)
 {
@@ -43,6 +44,7 @@ static void close_all(struct canon_job *c)
 static void over(struct canon_job *c)
 {
     close_all(c);
+    timer_disarm(c->js->p->timers, &c->timer);
     jobs_canon_over(c);
 }
 
@@ -145,7 +147,9 @@ static int commit(struct canon_job *c, struct err *err)
 {
     struct layer_result res;
 
+    source_free(steal(&c->source)); /* or the original could not be dropped: it would be being read */
     TRY(layer_writer_commit(c->writer, &res, err));
+    c->committed = true;
     log_event(LOG_INFO, "canon.done",
               "digest=%s canonical=%s bytes=%" PRIu64 " chunks=%" PRIu64 " new_chunks=%" PRIu64 " new_frame_bytes=%" PRIu64
               " existed=%d ms=%" PRId64,
@@ -177,6 +181,30 @@ static int slice(struct canon_job *c, struct err *err)
     return STEP_MORE;
 }
 
+/* The last step: the original goes, if it is to go, as soon as no client reads it. */
+static void settle(struct canon_job *c)
+{
+    struct err err = ERR_INIT;
+
+    close_all(c);
+    int rc = store_settle_original(c->js->p->store, &c->digest, &err);
+    if (rc == ERR_BUSY) {
+        c->committed = true;
+        jobs_canon_settling(c);
+        timer_arm(c->js->p->timers, &c->timer, SETTLE_MS);
+        return;
+    }
+    if (rc < 0)
+        log_event(LOG_WARN, "canon.settle", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(err.msg).s);
+    over(c);
+}
+
+static void canon_wake(void *arg)
+{
+    struct canon_job *c = CAST_OBJ(struct canon_job, CANON_MAGIC, arg);
+    workpool_post(c->js->p->pool, &c->job);
+}
+
 static void canon_run(void *arg)
 {
     struct canon_job *c = CAST_OBJ(struct canon_job, CANON_MAGIC, arg);
@@ -186,13 +214,13 @@ static void canon_run(void *arg)
         over(c);
         return;
     }
-    int rc = slice(c, &err);
+    int rc = c->committed ? STEP_EOF : slice(c, &err);
     if (rc < 0)
         failed(c, &err);
     else if (rc == STEP_MORE)
         workpool_post(c->js->p->pool, &c->job);
     else
-        over(c);
+        settle(c);
 }
 
 int canon_new(struct jobs *js, const struct digest *d, struct canon_job **out, struct err *err)
@@ -204,6 +232,7 @@ int canon_new(struct jobs *js, const struct digest *d, struct canon_job **out, s
     atomic_init(&c->refs, 1);
     c->js = js;
     c->digest = *d;
+    c->timer = (struct timer){.fn = canon_wake, .arg = c};
     job_init(&c->job, JOB_BACKGROUND, canon_run, c, canon_ref, canon_unref);
     *out = c;
     return 0;

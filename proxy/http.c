@@ -165,14 +165,24 @@ static ssize_t no_content(void *arg UNUSED, uint64_t pos UNUSED, char *out UNUSE
     return MHD_CONTENT_READER_END_OF_STREAM;
 }
 
+static struct MHD_Response *head_response(const struct http_answer *a)
+{
+    uint64_t size = a->has_length ? a->length_bytes : a->body ? a->body_len : MHD_SIZE_UNKNOWN;
+    struct MHD_Response *r = MHD_create_response_from_callback(size, 1, no_content, NULL, NULL);
+
+    /* Without this libmicrohttpd ends an answer to HEAD that would be chunked with a last chunk, which the client takes for
+     * the beginning of its next answer. */
+    if (r && size == MHD_SIZE_UNKNOWN)
+        MHD_set_response_options(r, MHD_RF_HTTP_1_0_COMPATIBLE_STRICT, MHD_RO_END);
+    return r;
+}
+
 static struct MHD_Response *build_response(struct http_exchange *x)
 {
     struct http_answer *a = &x->answer;
 
-    if (x->method == HTTP_HEAD) {
-        uint64_t size = a->has_length ? a->length_bytes : a->body ? a->body_len : MHD_SIZE_UNKNOWN;
-        return MHD_create_response_from_callback(size, 1, no_content, NULL, NULL);
-    }
+    if (x->method == HTTP_HEAD)
+        return head_response(a);
     if (a->source)
         return source_response(x);
     atomic_fetch_add(&x->sent_bytes, a->body_len);

@@ -111,12 +111,15 @@ bool jobs_has_canon(struct jobs *js, const struct digest *original)
     return has;
 }
 
-/* Called with the lock held, after a job left its table. */
-static void one_over(struct jobs *js)
+/* Called with the lock held, after a job left its table. True when it was the last one. */
+static bool one_over(struct jobs *js)
 {
+    bool last = !js->canons && !js->images;
+
     waiter_wake_all(&js->waiters);
-    if (!js->canons && !js->images)
+    if (last)
         pthread_cond_broadcast(&js->idle);
+    return last;
 }
 
 static void kick_locked(struct jobs *js)
@@ -125,6 +128,20 @@ static void kick_locked(struct jobs *js)
         if (im->running)
             workpool_post(js->p->pool, &im->job);
     }
+}
+
+void jobs_canon_settling(struct canon_job *c)
+{
+    struct jobs *js = c->js;
+
+    lock_take(&js->lock);
+    if (!c->settling) {
+        c->settling = true;
+        js->canon_running--;
+        if (!js->stopping)
+            start_some(js);
+    }
+    lock_give(&js->lock);
 }
 
 void jobs_canon_over(struct canon_job *c)
@@ -139,12 +156,15 @@ void jobs_canon_over(struct canon_job *c)
         }
     }
     js->canon_count--;
-    js->canon_running--;
+    if (!c->settling)
+        js->canon_running--;
     if (!js->stopping)
         start_some(js);
     kick_locked(js);
-    one_over(js);
+    bool last = one_over(js);
     lock_give(&js->lock);
+    if (last)
+        store_idle(js->p->store);
     canon_unref(c);
 }
 
@@ -233,8 +253,10 @@ void jobs_image_over(struct image_job *im)
     js->images_running -= !im->recheck;
     if (!js->stopping)
         start_images(js);
-    one_over(js);
+    bool last = one_over(js);
     lock_give(&js->lock);
+    if (last)
+        store_idle(js->p->store);
     image_unref(im);
 }
 

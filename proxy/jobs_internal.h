@@ -14,11 +14,14 @@ struct canon_job {
     struct jobs *js;
     struct canon_job *link; /* under the lock */
     bool running;
+    bool settling; /* done but for its original, which is being read: takes no place from others */
     struct digest digest;
     struct job job;
     /* the run's own */
     struct source *source; /* decoded bytes */
     struct layer_writer *writer;
+    bool committed;
+    struct timer timer;
     void *buffer;
     int tries;
     int64_t start_ms;
@@ -68,6 +71,7 @@ struct jobs {
 
 /* jobs.c */
 bool jobs_stopping(struct jobs *js);
+void jobs_canon_settling(struct canon_job *c);
 void jobs_canon_over(struct canon_job *c);
 void jobs_image_over(struct image_job *im);
 

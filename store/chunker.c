@@ -14,7 +14,7 @@
  *     level 2, mean 253 KiB        18.6 / 18.6 / 17.7 %   (92 KiB, 0.1 %)
  *     level 3, mean 254 KiB        17.1 / 17.4 / 16.5 %   (50 KiB), but less is shared within a stream: level 4 is
  *                                                         close to fixed sizes, which do not meet again after an edit
- * The loop runs at 3.3 GB/s; rolling two bytes a step, as FastCDC 2020 does, gains nothing here with gcc.
+ * The loop runs at 3.2 GB/s (4.2 GB/s with the bytes that are skipped); rolling two bytes a step, as FastCDC 2020 does, gains nothing here with gcc.
  */
 #include "store/chunker.h"
 

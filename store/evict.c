@@ -376,6 +376,22 @@ static int evict_canonical(struct store *st, const struct target *t, struct err 
     return rc;
 }
 
+int store_settle_original(struct store *st, const struct digest *original, struct err *err)
+{
+    CLEANUP(digest_unlock) struct lease lock = LEASE_INIT;
+    struct store_blob blob;
+    struct target t;
+
+    TRY(digest_lock(st, original, &lock, err));
+    TRY(store_blob_lookup(st, original, &blob, err));
+    TRY(look_target(st, original, &t, err));
+    if (t.blob_id == 0 || !blob.has_canonical || !blob.canonical_present)
+        return 0;
+    if (st->opt.originals != ORIGINALS_DROP && !digest_equal(original, &blob.canonical))
+        return 0;
+    return evict_original(st, original, t.blob_id, err);
+}
+
 int store_evict(struct store *st, const struct digest *d, struct err *err)
 {
     CLEANUP(digest_unlock) struct lease lock = LEASE_INIT;

@@ -37,7 +37,7 @@ struct packs; /* all packs of one store */
 MUST_CHECK int packs_open(int dir_fd, uint64_t max_bytes, struct packs **out, struct err *err);
 void packs_close(struct packs *ps);
 
-/* meta: up to 64 bytes stored in the record's header area beside the key (frame kind, level, sizes); see FORMAT.md. */
+/* Stored in the record's header, for scans; the catalog has it too. NULL where there is nothing to say. */
 struct pack_meta {
     uint32_t raw_bytes; /* frames: uncompressed size */
     uint16_t kind;      /* frames: enum frame_kind */
@@ -45,6 +45,7 @@ struct pack_meta {
     uint32_t encoder;   /* frames */
 };
 
+/* Not durable before pack_sync(). ERR_NOSPC, ERR_IO: the range stays a hole that no row points at. len: 64 MiB at most. */
 MUST_CHECK int pack_append(struct packs *ps, enum pack_record type, const struct digest *key, const struct pack_meta *meta,
                            const void *payload, size_t len, struct pack_loc *out, struct err *err);
 

@@ -4,7 +4,8 @@
  *
  * Use: spool_open -> spool_write... -> spool_commit | (just) spool_unref. Followers: spool_ref, spool_pread, spool_unref.
  * Threads: one writer at a time; spool_pread and spool_bytes from any thread while it is written and after commit.
- * Units: bytes; offsets into the blob. The file goes with the last reference when it was not committed.
+ * Units: bytes; offsets into the blob. The file goes with the last reference when it was not committed. All references
+ *      are given back before store_close().
  */
 #pragma once
 
@@ -29,5 +30,6 @@ void spool_digest(const struct spool *sp, struct digest *out);
 MUST_CHECK int spool_hasher_clone(const struct spool *sp, struct hasher **out, struct err *err);
 
 /* Makes the spool the original `d` of repo: checks the digest (ERR_CORRUPT), fsync, rename, fsync directory, row (S2),
- * and the repository's link. Readers' references stay good. */
+ * and the repository's link (repo 0: none). Readers' references stay good. An original that is there already is replaced:
+ * it may be why these bytes were fetched. */
 MUST_CHECK int spool_commit(struct spool *sp, const struct digest *d, int64_t repo, struct err *err);

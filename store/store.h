@@ -119,7 +119,15 @@ MUST_CHECK int store_canon_refuse(struct store *st, const struct digest *origina
  * The rows stay (S4). ERR_NOTFOUND, ERR_BUSY (S5). */
 MUST_CHECK int store_evict(struct store *st, const struct digest *d, struct err *err);
 
-/* For bytes found missing or damaged: like store_evict(), but the state is right even if files are gone. */
+/* Drops the file of an original whose canonical layer is stored, when the policy says so or it is its own canonical form:
+ * what layer_writer_commit() does too, but for an original that was being read then, or was fetched again later.
+ * 0 also when it stays. ERR_BUSY (S5). */
+MUST_CHECK int store_settle_original(struct store *st, const struct digest *original, struct err *err);
+
+/* For bytes found missing or damaged: like store_evict(), but the state is right even if files are gone, and leases do
+ * not hold it back. Of a canonical layer it reads every frame, so that all damage heals when the layer is written again.
+ * Where one digest has two copies (an original that is its own canonical form) a good one stays. ERR_NOTFOUND: never
+ * heard of; 0 when there was nothing to lose. */
 MUST_CHECK int store_mark_lost(struct store *st, const struct digest *d, struct err *err);
 
 struct store_stats {
