@@ -82,7 +82,9 @@ static bool settle_damage(struct canon_job *c, const struct err *e)
     }
     if (rc != ERR_CORRUPT && rc != ERR_NOTFOUND)
         return false;
-    log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(e->msg).s);
+    /* Not found is what an eviction in the middle of the job looks like too: nothing to worry anybody with. */
+    log_event(rc == ERR_CORRUPT ? LOG_ERR : LOG_INFO, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s,
+              log_quote(e->msg).s);
     err_clear(&err);
     if (store_mark_lost(c->js->p->store, &c->digest, &err) < 0)
         log_event(LOG_ERR, "canon.lost", "digest=%s error=%s", digest_text(&c->digest).s, log_quote(err.msg).s);

@@ -127,10 +127,9 @@ static void complete(struct fill *f)
     lock_give(&f->lock);
     /* Clients get their last bytes now; that the blob is stored too is our own business. */
     set_state(f, FILL_VERIFIED);
-    struct err err = ERR_INIT;
-    if (spool_commit(f->spool, &f->digest, f->repo, &err) < 0) {
-        log_event(LOG_WARN, "fill.commit", "digest=%s code=%s error=%s", digest_text(&f->digest).s, err_code_name(err.code),
-                  log_quote(err.msg).s);
+    if (spool_commit(f->spool, &f->digest, f->repo, &f->err) < 0) {
+        log_event(LOG_WARN, "fill.commit", "digest=%s code=%s error=%s", digest_text(&f->digest).s,
+                  err_code_name(f->err.code), log_quote(f->err.msg).s);
     } else {
         log_event(LOG_INFO, "fill.done", "upstream=%s repo=%s digest=%s bytes=%" PRIu64, upstream_name(f->up), f->name,
                   digest_text(&f->digest).s, f->length);

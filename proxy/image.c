@@ -110,7 +110,7 @@ static int fetch(struct image_job *im, const struct digest *d, struct err *err)
         return STEP_WAIT;
     fill_error(im->fill, err);
     fill_unref(steal(&im->fill));
-    if (state != FILL_DONE && err->code != 0 && ++im->failures >= FAILURES_MAX)
+    if (err->code != 0 && (state != FILL_FAILED || ++im->failures >= FAILURES_MAX))
         return err->code;
     if (state == FILL_DETACHED)
         return err_set(err, ERR_NOSPC, "no room to keep %s", digest_text(d).s);

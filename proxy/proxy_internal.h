@@ -212,7 +212,7 @@ void fill_unref(struct fill *f);
 /* The state now; when it is below `want`, w (may be NULL) is put on the list and woken at the next change of state. */
 enum fill_state fill_wait(struct fill *f, enum fill_state want, struct waiter *w);
 void fill_forget(struct fill *f, struct waiter *w);
-/* Why it failed. */
+/* Why it failed, or why a DONE one is not in the store. */
 void fill_error(struct fill *f, struct err *out);
 /* True when the length is known. */
 bool fill_length(struct fill *f, uint64_t *out_bytes);

@@ -38,7 +38,7 @@ struct drained {
     struct err err;
 };
 
-/* Reads s to its end in reads of at most cap bytes; a STEP_WAIT must have called the waker. Frees s. */
+/* Reads s to its end in reads of at most cap bytes; each STEP_WAIT waits for its wake, at most 20 s. Frees s. */
 void source_drain(struct source **s, size_t cap, struct drained *out);
 void drained_release(struct drained *d);
 

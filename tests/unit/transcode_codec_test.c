@@ -191,6 +191,8 @@ static void test_waits(void **state UNUSED)
         for (unsigned n = 0; n < 100; n++)
             assert_int_equal(filter_step(f, &in, false, &out, &err), STEP_WAIT);
         out = (struct stream_out){.ptr = room, .len = sizeof room};
+        while (filter_step(f, &in, false, &out, &err) == STEP_MORE) /* zlib writes its header first */
+            assert_true(out.pos <= 10);
         for (unsigned n = 0; n < 100; n++)
             assert_int_equal(filter_step(f, &in, false, &out, &err), STEP_WAIT);
     }

@@ -164,15 +164,19 @@ static void test_headers(void **state UNUSED)
         size_t len;
         int want;
     } cases[] = {
-        {MAGIC "\x00\x88" RAW_X, 10, 0},                         /* window 2^27 */
-        {MAGIC "\x00\x89" RAW_X, 10, ERR_LIMIT},                 /* 2^27 and an eighth */
-        {MAGIC "\x00\x90" RAW_X, 10, ERR_LIMIT},                 /* 2^28 */
-        {MAGIC "\x00\xff" RAW_X, 10, ERR_LIMIT},                 /* the most that can be written */
-        {MAGIC "\x40\x90\x00\x00" RAW_X, 12, ERR_LIMIT},         /* with content size */
-        {MAGIC "\xe0\0\0\0\x10\0\0\0\0" RAW_X, 17, ERR_LIMIT},   /* one segment of 2^28 */
-        {MAGIC "\x20\x01" RAW_X, 10, 0},                         /* one segment of one byte */
-        {MAGIC "\x20\x02" RAW_X, 10, ERR_CORRUPT},               /* content size wrong */
-        {MAGIC "\x20\x00" RAW_X, 10, ERR_CORRUPT},               /* content size wrong */
+        {MAGIC "\x00\x88" RAW_X, 10, 0},                       /* window 2^27 */
+        {MAGIC "\x00\x89" RAW_X, 10, ERR_LIMIT},               /* 2^27 and an eighth */
+        {MAGIC "\x00\x90" RAW_X, 10, ERR_LIMIT},               /* 2^28 */
+        {MAGIC "\x00\xff" RAW_X, 10, ERR_LIMIT},               /* the most that can be written */
+        {MAGIC "\x40\x90\x00\x00" RAW_X, 12, ERR_LIMIT},       /* with content size */
+        {MAGIC "\xe0\0\0\0\x10\0\0\0\0" RAW_X, 17, ERR_LIMIT}, /* one segment of 2^28 */
+        {MAGIC "\x20\x01" RAW_X, 10, 0},                       /* one segment of one byte */
+        {MAGIC "\x20\x02" RAW_X, 10, ERR_CORRUPT},             /* content size wrong */
+        {MAGIC "\x20\x00" RAW_X, 10, ERR_CORRUPT},             /* content size wrong */
+        {MAGIC "\x60\0\0\x01\0\0", 10, ERR_CORRUPT},           /* 256 bytes said, the only block is empty */
+        {MAGIC "\x40\0\0\0\x01\0\0", 11, ERR_CORRUPT},         /* the same with a window */
+        {MAGIC "\x20\x02\x08\0\0x\x01\0\0", 13, ERR_CORRUPT},  /* a byte, then an empty last block */
+        {MAGIC "\x20\x01\x08\0\0x\x01\0\0", 13, 0},
         {MAGIC "\x21\x05\x01" RAW_X, 11, ERR_UNSUPPORTED},       /* dictionary 5 */
         {MAGIC "\x23\0\0\0\x01\x01" RAW_X, 14, ERR_UNSUPPORTED}, /* dictionary 2^24 */
         {MAGIC "\x21\x00\x01" RAW_X, 11, 0},                     /* dictionary 0: none */

@@ -217,12 +217,12 @@ def test_few_requests_upstream(t):
 
 def test_tag_moves(t):
     """50, 98: the new digest for everybody once the TTL is over, the old one by its digest for ever."""
-    old = images.small_image(1).push(t.up, REPO, "1")
-    r = t.recask("--tag-ttl", "1s")
+    old, new = images.small_image(1).push(t.up, REPO, "1"), images.small_image(2)
+    r = t.recask("--tag-ttl", "3s")
     check_manifest(r.manifest(REPO, "1"), old.body, old.media_type)
-    new = images.small_image(2).push(t.up, REPO, "1")
+    new.push(t.up, REPO, "1")
     check_manifest(r.manifest(REPO, "1"), old.body, old.media_type)
-    time.sleep(1.2)
+    time.sleep(3.2)
     for agent, accept in (("test", DOCKER_ACCEPT), ("skopeo/1.9", ACCEPT_ALL), ("curl", "*/*")):
         for method in ("HEAD", "GET"):
             check_manifest(r.manifest(REPO, "1", agent, method, accept), new.body, new.media_type, method == "HEAD")

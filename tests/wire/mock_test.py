@@ -87,7 +87,7 @@ def test_forms():
     began = time.monotonic()
     up.knob(path, rate=600_000, times=1)
     equal(ask(up, path).body, DATA)
-    equal(0.4 < time.monotonic() - began < 2, True)
+    equal(0.4 < time.monotonic() - began < 20, True)
     up.stop()
 
 
