@@ -7,6 +7,7 @@
 #include "proxy/upstream_internal.h"
 
 #include "base/clock.h"
+#include "oci/oci.h"
 
 #include <signal.h>
 #include <strings.h>
@@ -246,6 +247,7 @@ void upstreams_free(struct upstreams *ups)
     REQUIRE(ups->magic == UPSTREAMS_MAGIC && !ups->running && ups->inbox_first == NULL && ups->active == NULL);
     if (ups->multi != NULL)
         curl_multi_cleanup(ups->multi);
+    tokens_release(ups);
     curl_global_cleanup();
     for (size_t i = 0; i < ups->count; i++)
         upstream_free(ups->list[i]);
@@ -282,25 +284,64 @@ static bool one_line(const char *text)
     return true;
 }
 
-int exchange_init(struct exchange *x, const struct exchange_ops *ops, struct upstreams *ups,
-                  const struct upstream_request *req, struct err *err)
+/* "/v2/library/alpine/manifests/3.20" -> "repository:library/alpine:pull". NULL for paths outside repositories. */
+static int scope_of(const char *path, char **out, struct err *err)
 {
-    const char *method = req->head ? "HEAD" : "GET";
+    static const char *const kinds[] = {"manifests", "blobs", "tags", "referrers"};
+    const char *name = path + strlen("/v2/");
+    const char *end = path + strcspn(path, "?");
+    const char *last = memrchr(path, '/', (size_t)(end - path));
+    const char *kind = last > path ? memrchr(path, '/', (size_t)(last - path)) : NULL;
 
+    *out = NULL;
+    if (strncmp(path, "/v2/", strlen("/v2/")) != 0 || kind == NULL || kind <= name)
+        return 0;
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (strlen(kinds[i]) == (size_t)(last - kind - 1) && memcmp(kind + 1, kinds[i], strlen(kinds[i])) == 0 &&
+            oci_name_valid(name, (size_t)(kind - name)))
+            return str_printf(out, err, "repository:%.*s:pull", (int)(kind - name), name);
+    return 0;
+}
+
+/* What can be released at once, whatever fails later. */
+static void exchange_prepare(struct exchange *x, const struct exchange_ops *ops, struct upstreams *ups,
+                             const struct upstream *up)
+{
     x->magic = EXCHANGE_MAGIC;
     x->ops = ops;
     x->ups = ups;
+    x->up = up;
     atomic_init(&x->refs, 1);
+    head_parser_reset(&x->parser);
+}
+
+static int make_label(struct exchange *x, struct err *err)
+{
+    return str_printf(&x->label, err, "%s %.*s", x->head_only ? "HEAD" : "GET", (int)strcspn(x->url, "?"), x->url);
+}
+
+int exchange_init(struct exchange *x, const struct exchange_ops *ops, struct upstreams *ups,
+                  const struct upstream_request *req, struct err *err)
+{
+    exchange_prepare(x, ops, ups, req->up);
     x->head_only = req->head;
     x->at = req->first;
-    head_parser_reset(&x->parser);
     if (req->path[0] != '/' || !printable(req->path) || strlen(req->path) > UPSTREAM_URL_MAX_BYTES / 2)
         return err_set(err, ERR_FORMAT, "not a path for an upstream");
     if (req->accept != NULL && !one_line(req->accept))
         return err_set(err, ERR_FORMAT, "not a value for Accept");
     TRY(str_printf(&x->url, err, "%s%s", req->up->url, req->path));
-    TRY(str_printf(&x->label, err, "%s %.*s", method, (int)strcspn(x->url, "?"), x->url));
+    TRY(make_label(x, err));
+    TRY(scope_of(req->path, &x->scope, err));
     return str_dup(req->accept, &x->accept, err);
+}
+
+int exchange_init_url(struct exchange *x, const struct exchange_ops *ops, struct upstreams *ups,
+                      const struct upstream *up, char **url, struct err *err)
+{
+    exchange_prepare(x, ops, ups, up);
+    x->url = steal(url);
+    return make_label(x, err);
 }
 
 void exchange_ref(struct exchange *x)
@@ -315,12 +356,13 @@ void exchange_unref(struct exchange *x)
     REQUIRE(before > 0);
     if (before > 1)
         return;
-    REQUIRE(x->easy == NULL && x->headers == NULL);
+    REQUIRE(x->easy == NULL && x->headers == NULL && x->awaited == NULL);
     head_parser_reset(&x->parser);
     free(x->target);
     free(x->url);
     free(x->accept);
     free(x->label);
+    free(x->scope);
     x->magic = 0;
     x->ops->free(x);
 }

@@ -8,7 +8,11 @@
  * Threads: everything here may be called from any thread; nothing blocks. upstream_done_fn and wakers run on the upstream
  *      thread and must only post work.
  * Requests: Accept-Encoding: identity always, so that sizes and digests mean what they say. Redirects are followed (5
- *      at most; Authorization never goes to another host). A client's credentials are never sent.
+ *      at most; Authorization never goes to another host or port). A client's credentials are never sent.
+ * Tokens: a 401 with a Bearer challenge is answered with an anonymous token for "repository:NAME:pull", fetched once for all
+ *      who need it, kept while it lives and sent along from then on. The token service must belong to the upstream
+ *      (upstream_realm.h); ERR_DENIED if not, or when a new token is refused too; ERR_UPSTREAM, ERR_TIMEOUT or ERR_BUSY when the
+ *      service fails. No callback and no log line sees a token.
  * Time: connecting and stalls (no byte for stall_ms) end a try; a call or the rest of a stream is tried again with backoff,
  *      tries times in a row without progress. A stream resumes with Range at the byte it has reached and checks
  *      Content-Range; a 200 instead of a 206 has its prefix skipped, 400 and 416 start over without Range.

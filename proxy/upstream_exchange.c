@@ -5,10 +5,13 @@
  *             RUNNING -> RUNNING   a redirect, or a fresh start without Range
  *             RUNNING -> WAITING   this try failed; back off
  *             WAITING -> RUNNING
+ *             any     -> ASKING    the try needs a token that is being fetched (upstream_token.c)
+ *             ASKING  -> RUNNING
  *
  * Redirects are followed here and not by libcurl: each hop is counted, https never leads to http, and request_headers() is
- * the one place that decides what a host gets to see. Every try starts at the registry's own URL, since what a redirect
- * named (a signed URL) may have expired meanwhile.
+ * the one place that decides what a host gets to see (U5). libcurl's own rule for an Authorization among the headers depends
+ * on its version: any host (before 7.58), the first host on any port (before 7.83). Every try starts at the registry's own
+ * URL, since what a redirect named (a signed URL) may have expired meanwhile.
  *
  * HTTP/1.1 only: with HTTP/2 libcurl must take up to 32 MiB off the shared connection for each paused transfer
  * (curl_easy_pause(3), "MULTIPLEXED"), and blobs gain nothing from sharing one TCP window.
@@ -17,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "proxy/upstream_realm.h"
 
 #include <inttypes.h>
 #include <strings.h>
@@ -42,6 +46,7 @@ static int head_arrived(struct exchange *x, struct err *err)
 
     if (status < 200 || status > 299)
         return 0;
+    token_accepted(x);
     rc = x->ops->head(x, err);
     x->accepted = rc == 0;
     x->start_over = rc > 0;
@@ -98,8 +103,14 @@ static int add_header(struct curl_slist **list, struct err *err, const char *lin
     return 0;
 }
 
+/* Whether this try's request goes to the upstream itself. */
+static bool at_registry(const struct exchange *x)
+{
+    return x->target == NULL || realm_same_origin(x->url, x->target);
+}
+
 /* Every header that is not libcurl's own (Host, User-Agent, Accept without a value). */
-static int request_headers(const struct exchange *x, struct curl_slist **list, struct err *err)
+static int request_headers(struct exchange *x, struct curl_slist **list, struct err *err)
 {
     CLEANUP(free_ptr) char *accept = NULL;
     char range[64];
@@ -114,7 +125,8 @@ static int request_headers(const struct exchange *x, struct curl_slist **list, s
         snprintf(range, sizeof range, "Range: bytes=%" PRIu64 "-", x->at);
         TRY(add_header(list, err, range));
     }
-    return 0;
+    x->token_serial = 0;
+    return x->scope != NULL && at_registry(x) ? token_header(x, list, err) : 0;
 }
 
 static int configure(struct exchange *x, struct err *err)
@@ -182,6 +194,7 @@ static void finish(struct exchange *x, const struct err *err)
 
     REQUIRE(x->state != EXCHANGE_ENDED);
     x->state = EXCHANGE_ENDED;
+    token_leave(x);
     detach(x);
     if (x->easy != NULL)
         curl_easy_cleanup(x->easy);
@@ -214,11 +227,21 @@ static void send_request(struct exchange *x)
 
 static void send_to_registry(struct exchange *x)
 {
+    struct err err = ERR_INIT;
+    int rc;
+
     free(x->target);
     x->target = NULL;
     x->hops = 0;
     x->progress = false;
-    send_request(x);
+    x->paused = false;
+    err_clear(&x->fatal);
+    x->state = EXCHANGE_ASKING; /* for token_want(), which may be done with asking when it returns */
+    rc = token_want(x, &err);
+    if (rc < 0)
+        finish(x, &err);
+    else if (rc == 0)
+        send_request(x);
 }
 
 /* ---- what an answer means --------------------------------------------------------------------------------------- */
@@ -246,7 +269,7 @@ static enum verdict judge_redirect(struct exchange *x, struct err *err)
         err_set(err, ERR_UPSTREAM, "%s: redirected to something that is not http", x->label);
     else if (is_https(from) && !is_https(to))
         err_set(err, ERR_UPSTREAM, "%s: redirected from https to http", x->label);
-    if (err->code != 0)
+    if (err->code != 0 || (x->ops->redirected != NULL && x->ops->redirected(x, to, err) < 0))
         return VERDICT_FAIL;
     free_ptr(&x->target);
     return str_dup(to, &x->target, err) < 0 ? VERDICT_FAIL : VERDICT_HOP;
@@ -297,6 +320,9 @@ static enum verdict judge_status(struct exchange *x, struct err *err)
         x->resolved_anew = true;
         return VERDICT_FRESH;
     }
+    /* What a redirect led to may not have us ask for tokens. */
+    if (status == 401 && x->scope != NULL && at_registry(x))
+        return token_refused(x, err) == 0 ? VERDICT_FRESH : VERDICT_FAIL;
     if (ranged && (status == 400 || status == 416 || status == 501))
         return x->ops->refused(x) == 0 ? VERDICT_DONE : give_up_range(x, err);
     err_set(err, code_of_status(status), "%s: status %d%s", x->label, status, x->hops > 0 ? " after a redirect" : "");
@@ -448,6 +474,20 @@ void exchange_unpause(struct exchange *x)
         exchange_try_ended(x, rc);
 }
 
+/* Once the token is there it is used, be its life ever so short: to look at the clock again could go on for ever. */
+static int64_t tick_asking(struct exchange *x, int64_t now_ms)
+{
+    struct err err = x->fatal;
+
+    if (x->awaited != NULL)
+        return INT64_MAX;
+    if (err.code != 0)
+        finish(x, &err);
+    else
+        send_request(x);
+    return now_ms;
+}
+
 int64_t exchange_tick(struct exchange *x, int64_t now_ms)
 {
     struct err err = ERR_INIT;
@@ -455,6 +495,8 @@ int64_t exchange_tick(struct exchange *x, int64_t now_ms)
     if (x->unflushed && x->ops->flush != NULL)
         x->ops->flush(x);
     x->unflushed = false;
+    if (x->state == EXCHANGE_ASKING)
+        return tick_asking(x, now_ms);
     if (x->state == EXCHANGE_WAITING) {
         if (now_ms < x->due_ms)
             return x->due_ms;

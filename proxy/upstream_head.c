@@ -15,6 +15,7 @@ void head_parser_reset(struct head_parser *p)
     free(p->head.content_type);
     free(p->head.link);
     free(p->head.filters_applied);
+    free(p->challenge);
     *p = (struct head_parser){.head = {.retry_after_s = -1}};
 }
 
@@ -102,6 +103,8 @@ static int take_field(struct head_parser *p, const char *name, const char *value
         return keep_joined(&h->link, value, err);
     if (strcasecmp(name, "OCI-Filters-Applied") == 0)
         return keep_joined(&h->filters_applied, value, err);
+    if (h->status == 401 && strcasecmp(name, "WWW-Authenticate") == 0)
+        return keep_joined(&p->challenge, value, err);
     if (strcasecmp(name, "Content-Length") == 0)
         h->has_length = parse_digits(value, strlen(value), &h->length_bytes);
     else if (strcasecmp(name, "Transfer-Encoding") == 0)

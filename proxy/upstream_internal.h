@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/upstream_internal.h - what upstream.c (registries, lifecycle), upstream_engine.c (the thread), upstream_exchange.c
- * (one exchange and its tries), upstream_head.c (answer headers), upstream_call.c and upstream_stream.c share.
+ * (one exchange and its tries), upstream_token.c (tokens), upstream_head.c (answer headers), upstream_call.c and
+ * upstream_stream.c share.
  *
  * Invariants:
  *   U1  libcurl is called from the upstream thread alone; the exceptions are curl_multi_wakeup() and building and tearing
@@ -8,6 +9,8 @@
  *   U2  an exchange ends once: ops->end runs once, on the upstream thread (in upstreams_stop() when that was never started)
  *   U3  bytes reach ops->body at most once each and in order, whatever number of tries they took
  *   U4  no exchange starts after `stopping` was set; what is in the inbox then is ended by the thread
+ *   U5  Authorization goes to the origin of the upstream's own URL alone, whoever redirects where
+ *   U6  for one (upstream, scope) at most one token is being fetched
  */
 #pragma once
 
@@ -26,6 +29,8 @@
 #define UPSTREAM_ERROR_BODY_MAX_BYTES ((size_t)64 << 10) /* read and dropped, to keep the connection */
 #define UPSTREAM_URL_MAX_BYTES ((size_t)16 << 10)
 #define UPSTREAM_RETRY_AFTER_MAX_S 5 /* longer waits are the caller's to decide on */
+#define UPSTREAM_TOKENS_MAX 1024     /* repositories in use whose tokens are kept */
+#define UPSTREAM_REFUSALS_MAX 2      /* 401s that an exchange answers in a row: the first one, and a token that is stale */
 
 struct upstream {
     char *name;
@@ -57,6 +62,10 @@ struct upstreams {
     struct exchange *active; /* upstream thread only; each entry holds a reference */
     uint64_t random;         /* upstream thread only: jitter */
 
+    struct token *tokens; /* upstream thread only: the last one used first */
+    size_t token_count;
+    uint64_t token_serial;
+
     atomic_uint_fast64_t requests, bytes, errors;
 };
 
@@ -70,6 +79,7 @@ struct content_range {
 struct head_parser {
     struct upstream_head head;
     struct content_range range;
+    char *challenge; /* WWW-Authenticate of a 401 */
     size_t bytes;
     bool chunked;
     bool done; /* the blank line after a final status has been seen */
@@ -87,6 +97,8 @@ struct exchange_ops {
     int (*complete)(struct exchange *x, struct err *err);
     /* Status 400, 416 or 501 for a request with Range: 0 when nothing was missing, STEP_MORE: start over without Range. */
     int (*refused)(struct exchange *x);
+    /* May it follow a redirect to `to`? NULL: yes. */
+    int (*redirected)(struct exchange *x, const char *to, struct err *err);
     /* U2. err->code 0: success. */
     void (*end)(struct exchange *x, const struct err *err);
     void (*free)(struct exchange *x);
@@ -96,6 +108,7 @@ enum exchange_state {
     EXCHANGE_QUEUED = 0, /* in the inbox, or about to be */
     EXCHANGE_RUNNING,    /* its easy handle is in the multi handle */
     EXCHANGE_WAITING,    /* for due_ms, then another try */
+    EXCHANGE_ASKING,     /* for its token, then a try with it */
     EXCHANGE_ENDED,
 };
 
@@ -111,6 +124,8 @@ struct exchange {
     char *url, *accept;
     char *label; /* "GET http://host/path", for messages */
     bool head_only;
+    const struct upstream *up;
+    char *scope; /* "repository:library/alpine:pull"; NULL: never with a token */
 
     /* under ups->lock */
     struct exchange *inbox_next;
@@ -141,13 +156,23 @@ struct exchange {
     bool unflushed; /* body() has taken bytes in this round */
     bool start_over;
     uint64_t dropped_bytes;
-    struct err fatal; /* from a callback */
+    struct err fatal; /* from a callback; ASKING: why there is no token */
+
+    /* upstream_token.c's, upstream thread only */
+    struct token *awaited; /* ASKING: this one is being fetched; NULL: it is there, or `fatal` says why not */
+    struct exchange *asker_next, **asker_link;
+    uint64_t token_serial; /* of the token that this try was sent with, 0: without */
+    unsigned refusals;     /* 401s since the last success */
+    bool token_asked;      /* a 401 has led to a fetch since then */
 };
 
 /* upstream.c */
 /* Fills x; on failure exchange_unref() cleans up. owner's ops->free frees the memory x lives in. */
 MUST_CHECK int exchange_init(struct exchange *x, const struct exchange_ops *ops, struct upstreams *ups,
                              const struct upstream_request *req, struct err *err);
+/* The same for a GET of a whole URL, which is taken (also on failure). */
+MUST_CHECK int exchange_init_url(struct exchange *x, const struct exchange_ops *ops, struct upstreams *ups,
+                                 const struct upstream *up, char **url, struct err *err);
 void exchange_ref(struct exchange *x);
 void exchange_unref(struct exchange *x);
 MUST_CHECK int upstreams_submit(struct upstreams *ups, struct exchange *x, struct err *err);
@@ -165,6 +190,17 @@ void exchange_try_ended(struct exchange *x, CURLcode rc); /* libcurl is done wit
 /* Looks at the exchange's timer. Returns when to look again, INT64_MAX: never. May end x. */
 int64_t exchange_tick(struct exchange *x, int64_t now_ms);
 void exchange_cancel(struct exchange *x);
+
+/* upstream_token.c; upstream thread only */
+/* Before a try: 0, send it; STEP_WAIT, x waits for its token until exchange_tick() finds `awaited` NULL; < 0. */
+MUST_CHECK int token_want(struct exchange *x, struct err *err);
+/* Adds Authorization to the headers of a try, when there is a token for it. The caller has seen to U5. */
+MUST_CHECK int token_header(struct exchange *x, struct curl_slist **list, struct err *err);
+/* The registry itself has answered 401. 0: worth another try. ERR_DENIED, ERR_NOMEM. */
+MUST_CHECK int token_refused(struct exchange *x, struct err *err);
+void token_accepted(struct exchange *x); /* ... has answered 2xx */
+void token_leave(struct exchange *x);    /* x ends: it waits for no token any more */
+void tokens_release(struct upstreams *ups);
 
 /* upstream_head.c */
 void head_parser_reset(struct head_parser *p);

@@ -31,7 +31,7 @@ struct thing {
     struct digest digest;
 };
 
-enum { RAW = 0, GZIP, SMALL, CONFIG, MANIFEST, THINGS };
+enum { RAW = 0, GZIP, SMALL, CONFIG, MANIFEST, INDEX, THINGS };
 enum { KNOB_HEAD_WITHOUT_LENGTH = 0, KNOB_GZIP_GONE };
 
 struct fixture {
@@ -61,7 +61,9 @@ static bool serve(struct server *s, int fd, unsigned nth UNUSED, const char *req
         if ((i == GZIP && atomic_load(&s->knob[KNOB_GZIP_GONE])) || !strstr(request, digest_text(&t->digest).s))
             continue;
         snprintf(text, sizeof(text), "HTTP/1.1 200 OK\r\nContent-Type: %s\r\n",
-                 i == MANIFEST ? "application/vnd.oci.image.manifest.v1+json" : "application/octet-stream");
+                 i == MANIFEST ? "application/vnd.oci.image.manifest.v1+json"
+                 : i == INDEX  ? "application/vnd.oci.image.index.v1+json"
+                               : "application/octet-stream");
         server_say(fd, text);
         if (head && atomic_load(&s->knob[KNOB_HEAD_WITHOUT_LENGTH]))
             return server_say(fd, "\r\n");
@@ -122,6 +124,12 @@ static void make_things(struct fixture *f)
                          digest_text(&f->things[CONFIG].digest).s, f->things[CONFIG].len,
                          digest_text(&f->things[SMALL].digest).s, f->things[SMALL].len));
     thing_set(&f->things[MANIFEST], text, strlen(text));
+    ASSERT_OK(str_printf(&text, &err,
+                         "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":["
+                         "{\"mediaType\":\"application/vnd.oci.image.manifest.v1+json\",\"digest\":\"%s\",\"size\":%zu,"
+                         "\"platform\":{\"architecture\":\"amd64\",\"os\":\"linux\"}}]}",
+                         digest_text(&f->things[MANIFEST].digest).s, f->things[MANIFEST].len));
+    thing_set(&f->things[INDEX], text, strlen(text));
 }
 
 /* ---- set-up -------------------------------------------------------------------------------------------------------------- */
@@ -381,18 +389,31 @@ static void test_zstd_form_without_room(void **state)
     expect_status(f, "GET", "team/app", &b.zstd, 200);
 }
 
+static void get_manifest(struct fixture *f, const struct digest *d)
+{
+    char path[200];
+    snprintf(path, sizeof(path), "/v2/team/app/manifests/%s", digest_text(d).s);
+    char *a = client_ask(f->address, "GET", path, NULL, NULL);
+    if (answer_status(a) != 200)
+        fail_msg("%.300s", a);
+    free(a);
+}
+
+static bool has_view(struct fixture *f, const struct digest *manifest)
+{
+    struct err err = ERR_INIT;
+    struct digest derived;
+    return store_view_get(f->st, manifest, VIEW_CANONICAL, &derived, &err) == 0;
+}
+
 /* Layers that come and cannot be committed: the image is given up at once, not fetched again and again. */
 static void test_image_without_room(void **state)
 {
     struct fixture *f = *state;
     const struct thing *small = &f->things[SMALL];
-    char path[200];
 
     expect_whole(f, &f->things[RAW].digest, f->things[RAW].data, RAW_BYTES); /* makes the pack large */
-    snprintf(path, sizeof(path), "/v2/team/app/manifests/%s", digest_text(&f->things[MANIFEST].digest).s);
-    char *a = client_ask(f->address, "GET", path, NULL, NULL);
-    assert_int_equal(answer_status(a), 200);
-    free(a);
+    get_manifest(f, &f->things[MANIFEST].digest);
     assert_true(until(idle, f));
     limit_files(1 << 20);
     expect_whole(f, &small->digest, small->data, small->len);
@@ -404,9 +425,45 @@ static void test_image_without_room(void **state)
     /* With room, the next client is reason enough. */
     expect_whole(f, &small->digest, small->data, small->len);
     assert_true(until(idle, f));
-    struct err err = ERR_INIT;
-    struct digest derived;
-    ASSERT_OK(store_view_get(f->st, &f->things[MANIFEST].digest, VIEW_CANONICAL, &derived, &err));
+    assert_true(has_view(f, &f->things[MANIFEST].digest));
+}
+
+/* A layer that can be committed, but not made canonical: the image does not queue that for ever either. */
+static void test_image_without_room_for_chunks(void **state)
+{
+    struct fixture *f = *state;
+    const struct thing *small = &f->things[SMALL];
+
+    expect_whole(f, &f->things[RAW].digest, f->things[RAW].data, RAW_BYTES);
+    get_manifest(f, &f->things[MANIFEST].digest);
+    expect_status(f, "HEAD", "team/app", &small->digest, 200); /* the link is in the pack: the commit needs none */
+    expect_status(f, "HEAD", "team/app", &f->things[CONFIG].digest, 200);
+    assert_true(until(idle, f));
+    limit_files(1 << 20);
+    expect_whole(f, &small->digest, small->data, small->len);
+    bool idle_soon = until(idle, f);
+    limit_files(RLIM_INFINITY);
+    assert_true(idle_soon);
+    assert_true(blob_of(f, &small->digest).present);
+    assert_false(has_view(f, &f->things[MANIFEST].digest));
+    expect_whole(f, &small->digest, small->data, small->len);
+    assert_true(until(idle, f));
+    assert_true(has_view(f, &f->things[MANIFEST].digest));
+}
+
+/* An index that becomes known when its image's views are made already: a tag that moved, but not for this platform. */
+static void test_index_that_comes_later(void **state)
+{
+    struct fixture *f = *state;
+    const struct thing *small = &f->things[SMALL];
+
+    get_manifest(f, &f->things[MANIFEST].digest);
+    expect_whole(f, &small->digest, small->data, small->len);
+    assert_true(until(idle, f));
+    assert_true(has_view(f, &f->things[MANIFEST].digest));
+    get_manifest(f, &f->things[INDEX].digest);
+    assert_true(until(idle, f));
+    assert_true(has_view(f, &f->things[INDEX].digest));
 }
 
 /* ---- headers -------------------------------------------------------------------------------------------------------------------- */
@@ -533,6 +590,8 @@ int main(void)
         T(test_zstd_form),
         T(test_zstd_form_without_room),
         T(test_image_without_room),
+        T(test_image_without_room_for_chunks),
+        T(test_index_that_comes_later),
         T(test_if_range),
         T(test_head_without_length),
         T(test_http_1_0),

@@ -76,6 +76,7 @@ static void expect_cut(const struct script *sc, const struct digest *want, uint6
     verified(sc, want, size, 5000, &d);
     assert_int_equal(d.rc, code);
     assert_true(sc->len <= HOLD_BACK_BYTES ? d.len == 0 : d.len <= sc->len - HOLD_BACK_BYTES);
+    assert_true(d.len <= size); /* a stream without end is not followed to it */
     assert_memory_equal(d.data, big, d.len);
     drained_release(&d);
 }
@@ -91,6 +92,7 @@ static void test_wrong(void **state UNUSED)
         expect_cut(&sc, &other, sizes[i], ERR_CORRUPT);
         expect_cut(&sc, &other, SIZE_UNKNOWN, ERR_CORRUPT);
         expect_cut(&sc, &right, sizes[i] - 1, ERR_CORRUPT); /* more than expected */
+        expect_cut(&sc, &right, sizes[i] / 9, ERR_CORRUPT);
         expect_cut(&sc, &right, sizes[i] + 1, ERR_CORRUPT);
         sc.fail_at = sizes[i] - 1; /* the stream breaks one byte before its end */
         expect_cut(&sc, &right, sizes[i], ERR_CORRUPT);

@@ -6,8 +6,8 @@ import time
 
 import images
 from mock import sha256
-from recask import under_sanitizer
-from runner import Clients, equal, main, until
+from recask import can_mount, under_sanitizer
+from runner import Clients, Skip, equal, main, until
 
 REPO = "team/app"
 # What differs between two answers to the same question.
@@ -396,6 +396,49 @@ def test_redirects(t):
     data, _, path = add(t, 1000, "expired")
     t.up.knob(path, redirect=f"{other.url}{signed}-gone", times=1)
     other.knob(f"{signed}-gone", status=403)
+    whole(r.get(path), data)
+
+
+# ---- no room ------------------------------------------------------------------------------------------------------------
+
+def test_disk_full(t):
+    """15: a blob that the store cannot take reaches every client all the same; nothing is kept of it."""
+    if not can_mount():
+        raise Skip("cannot mount a small file system")
+    r = t.recask(disk_bytes=12 << 20)
+    data, digest, path = add(t, 20 << 20)
+    slow = r.open("GET", path, receive_buffer=4096)
+    got = slow.raw(1000)
+    clients, results = Clients(), []
+    for _ in range(3):
+        clients.run(lambda: results.append(read_hash(r.open("GET", path))))
+    clients.join()
+    equal(results, [(len(data), digest)] * 3)
+    equal(got + slow.rest().body == data, True, "the slow reader's bytes")
+    part = r.get(path, {"Range": f"bytes={len(data) - 1000}-"})
+    equal((part.status, part.body == data[-1000:]), (206, True))
+    r.wait_jobs()
+    equal((r.files("spool"), r.files("originals")), ({}, {}))
+    # The last reader of a spool file gives its blocks back a moment after its answer.
+    until(lambda: r.free_bytes() > 8 << 20, "room again")
+    small, _, path = add(t, 100_000, "small")
+    whole(r.get(path), small)
+    r.wait_jobs()
+    whole(r.get(path), small)
+    equal(t.up.count("GET", path), 1, "there is room for small ones")
+
+
+def test_wrong_byte_on_a_full_disk(t):
+    """What passes through is verified too."""
+    if not can_mount():
+        raise Skip("cannot mount a small file system")
+    data, _, path = add(t, 20 << 20)
+    r = t.recask(disk_bytes=12 << 20)
+    for at in (5, len(data) - 5000):
+        t.up.knob(path, flip=at, times=2)
+        answer = r.get(path)
+        equal(answer.status == 200 and answer.complete, False)
+        t.up.clear_knobs()
     whole(r.get(path), data)
 
 

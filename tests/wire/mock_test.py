@@ -59,7 +59,7 @@ def test_stalling():
     got = b""
     while len(got) < 100_000:
         got += stream.raw(100_000)
-    equal(knob.stalled.is_set(), True)
+    until(knob.stalled.is_set, "it stalls")
     threading.Timer(0.1, knob.release).start()
     equal(got + stream.rest().body, DATA)
     up.stop()

@@ -181,6 +181,20 @@ def free_port():
         return sock.getsockname()[1]
 
 
+SMALL_DISK = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+              'mkdir -p "$1" && mount -t tmpfs -o size="$2" none "$1" && shift 2 && exec "$@"']
+
+
+def can_mount():
+    """Small file systems need root, and a kernel that lets it."""
+    try:
+        done = subprocess.run(["unshare", "--mount", "--propagation", "private", "mount", "-t", "tmpfs", "none", "/mnt"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
 def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
@@ -188,13 +202,15 @@ def die_with_parent():
 class Recask:
     running = set()
 
-    def __init__(self, directory, upstreams=(), flags=(), env=None, listen=None):
+    def __init__(self, directory, upstreams=(), flags=(), env=None, disk_bytes=None):
+        """disk_bytes: the store is a file system of this size that nobody else sees and that goes with the process."""
         self.directory = directory
+        self.disk_bytes = disk_bytes
         self.store = os.path.join(directory, "store")
         self.log_path = os.path.join(directory, "recask.log")
         self.flags = [f for u in upstreams for f in ("--upstream", u)] + list(flags)
         self.env = env or {}
-        self.address = ("127.0.0.1", listen or free_port())
+        self.address = ("127.0.0.1", free_port())
         self.admin = ("127.0.0.1", free_port())
         self.process = None
         self.start()
@@ -205,6 +221,8 @@ class Recask:
         env.update({"RECASK_TEST_HOOKS": "1", **self.env})
         command = [BINARY, "serve", "--listen", "%s:%d" % self.address, "--admin", "%s:%d" % self.admin,
                    "--store", self.store, *self.flags]
+        if self.disk_bytes:
+            command = [*SMALL_DISK, "sh", self.store, str(self.disk_bytes), *command]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
                                             preexec_fn=die_with_parent)
@@ -314,10 +332,19 @@ class Recask:
             fields = file.read().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
 
+    def store_path(self):
+        """The store, seen from here: a small disk is mounted in the process's own namespace."""
+        return f"/proc/{self.process.pid}/root{self.store}" if self.disk_bytes else self.store
+
+    def free_bytes(self):
+        disk = os.statvfs(self.store_path())
+        return disk.f_bavail * disk.f_frsize
+
     def files(self, folder):
         """Paths and sizes of the files in a folder of the store."""
         found = {}
-        for at, _, names in os.walk(os.path.join(self.store, folder)):
+        top = self.store_path()
+        for at, _, names in os.walk(os.path.join(top, folder)):
             for path in (os.path.join(at, name) for name in names):
                 try:
                     found[path] = os.stat(path).st_size
