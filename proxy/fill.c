@@ -91,9 +91,10 @@ static void finish(struct fill *f, enum fill_state state)
 
 static void fail(struct fill *f)
 {
-    if (f->err.code != ERR_CANCELLED)
-        log_event(f->err.code == ERR_NOTFOUND ? LOG_DEBUG : LOG_WARN, "fill.fail", "upstream=%s repo=%s digest=%s code=%s error=%s", upstream_name(f->up), f->name,
-                  digest_text(&f->digest).s, err_code_name(f->err.code), log_quote(f->err.msg).s);
+    bool expected = f->err.code == ERR_NOTFOUND || f->err.code == ERR_CANCELLED;
+    log_event(expected ? LOG_DEBUG : LOG_WARN, "fill.fail", "upstream=%s repo=%s digest=%s code=%s error=%s",
+              upstream_name(f->up), f->name, digest_text(&f->digest).s, err_code_name(f->err.code),
+              log_quote(f->err.msg).s);
     finish(f, FILL_FAILED);
 }
 

@@ -404,7 +404,7 @@ static int note_challenge(struct exchange *x, struct token **out, struct err *er
 int token_refused(struct exchange *x, struct err *err)
 {
     struct err why = ERR_INIT;
-    struct token *t;
+    struct token *t = NULL;
 
     if (++x->refusals > UPSTREAM_REFUSALS_MAX)
         return denied(x, &why, err);

@@ -46,6 +46,12 @@ static bool slowly(int fd, uint64_t total)
     return true;
 }
 
+static void wait_for_knob(struct server *s)
+{
+    while (atomic_load(&s->knob[1]) == 0 && !atomic_load(&s->stopping))
+        usleep(1000);
+}
+
 static bool serve(struct server *s, int fd, unsigned nth UNUSED, const char *request)
 {
     uint64_t from = server_range(request);
@@ -59,12 +65,12 @@ static bool serve(struct server *s, int fd, unsigned nth UNUSED, const char *req
                server_blob(fd, from > BLOB_BYTES / 2 ? from : BLOB_BYTES / 2 + 1, BLOB_BYTES);
     case MODE_HANG:
         server_blob_head(fd, from, BLOB_BYTES);
+        wait_for_knob(s);
         server_blob(fd, from, 100000);
         server_hang(fd);
         return false;
     case MODE_LATE:
-        while (atomic_load(&s->knob[1]) == 0 && !atomic_load(&s->stopping))
-            usleep(1000);
+        wait_for_knob(s);
         return server_blob_head(fd, from, BLOB_BYTES) && server_blob(fd, from, BLOB_BYTES);
     case MODE_SLOW:
         return server_blob_head(fd, 0, BLOB_BYTES) && slowly(fd, BLOB_BYTES);
@@ -302,6 +308,41 @@ static void test_no_length(void **state)
     fill_unref(fill);
 }
 
+/* What is there is handed on, also when nothing follows for now. */
+static void test_bytes_do_not_wait(void **state)
+{
+    struct fixture *f = *state;
+    struct waiting wg = {.wakes = 0};
+    struct source *s;
+    char *data = malloc(100000);
+    size_t len = 0;
+    bool started;
+    struct err err = ERR_INIT;
+
+    assert_non_null(data);
+    atomic_store(&f->server.knob[0], MODE_HANG);
+    struct fill *fill = join(f, &started);
+    wait_for(fill, FILL_STREAMING, NULL);
+    ASSERT_OK(fill_follow(fill, 0, true, &s, &err));
+    source_set_waker(s, woken, &wg);
+    assert_int_equal(source_read(s, data, 100000, &len, &err), STEP_WAIT);
+    atomic_store(&f->server.knob[1], 1);
+    for (int64_t end = clock_mono_ms() + 20000; len < 100000 - HOLD_BACK_BYTES && clock_mono_ms() < end;) {
+        size_t got;
+        int rc = source_read(s, data + len, 100000 - len, &got, &err);
+        ASSERT_OK(rc);
+        len += got;
+        while (rc == STEP_WAIT && atomic_exchange(&wg.wakes, 0) == 0 && clock_mono_ms() < end)
+            usleep(200);
+    }
+    assert_int_equal(len, 100000 - HOLD_BACK_BYTES);
+    assert_memory_equal(data, f->blob, len);
+    assert_int_equal(fill_wait(fill, FILL_DONE, NULL), FILL_STREAMING); /* it was no end that woke us */
+    source_free(s);
+    fill_unref(fill);
+    free(data);
+}
+
 /* Nobody waits for it any more: it goes on all the same. */
 static void test_everybody_leaves(void **state)
 {
@@ -489,6 +530,7 @@ static void test_stop(void **state)
     bool started;
 
     atomic_store(&f->server.knob[0], MODE_HANG);
+    atomic_store(&f->server.knob[1], 1);
     struct fill *fill = join(f, &started);
     wait_for(fill, FILL_STREAMING, NULL);
     ASSERT_OK(fill_follow(fill, 0, true, &s, &err));
@@ -541,9 +583,20 @@ int main(void)
 {
 #define T(fn) cmocka_unit_test_setup_teardown(fn, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(test_whole),         T(test_shared),  T(test_no_length),           T(test_everybody_leaves), T(test_waiters_sleep),
-        T(test_wrong_digest),  T(test_missing), T(test_detach),              T(test_detach_wrong_digest),
-        T(test_no_spool),      T(test_too_many), T(test_stop),               T(test_repository),
+        T(test_whole),
+        T(test_shared),
+        T(test_no_length),
+        T(test_bytes_do_not_wait),
+        T(test_everybody_leaves),
+        T(test_waiters_sleep),
+        T(test_wrong_digest),
+        T(test_missing),
+        T(test_detach),
+        T(test_detach_wrong_digest),
+        T(test_no_spool),
+        T(test_too_many),
+        T(test_stop),
+        T(test_repository),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ struct fixture {
     const char *address;
     char *big;
     struct late late;
-    atomic_uint handled, sources_freed, done, done_complete;
+    atomic_uint handled, sources_freed, freed_on_event_thread, done, done_complete;
     atomic_uint_fast64_t done_bytes;
     struct source *hanging; /* of "/hang" */
 };
@@ -52,7 +52,8 @@ static void reply_source(struct fixture *f, struct http_exchange *x)
                         .wait_each = wait ? (unsigned)strtoul(wait, NULL, 10) : 0,
                         .fail_at = fail ? strtoul(fail, NULL, 10) : SIZE_MAX,
                         .hang = http_query(x, "hang") != NULL,
-                        .freed = &f->sources_freed};
+                        .freed = &f->sources_freed,
+                        .freed_on_event_thread = &f->freed_on_event_thread};
     struct http_answer a = {.status = 200, .has_length = known && *known == '1'};
     struct err err = ERR_INIT;
 
@@ -174,6 +175,7 @@ static void expect_freed(struct fixture *f, unsigned n)
     while (atomic_load(&f->sources_freed) != n && clock_mono_ms() < end)
         usleep(1000);
     assert_int_equal(atomic_load(&f->sources_freed), n);
+    assert_int_equal(atomic_load(&f->freed_on_event_thread), 0);
 }
 
 static void expect_echo(struct fixture *f, const char *method, const char *target, const char *headers, const char *want)

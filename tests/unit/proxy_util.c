@@ -73,6 +73,11 @@ static void script_waker(struct source *base, source_wake_fn *fn, void *arg)
 static void script_free(struct source *base)
 {
     struct source_script *s = (struct source_script *)base;
+    char thread[16] = "";
+
+    pthread_getname_np(pthread_self(), thread, sizeof(thread));
+    if (s->sc.freed_on_event_thread && strncmp(thread, "MHD", 3) == 0)
+        atomic_fetch_add(s->sc.freed_on_event_thread, 1);
     if (s->sc.freed)
         atomic_fetch_add(s->sc.freed, 1);
     pthread_mutex_destroy(&s->m);

@@ -24,6 +24,7 @@ struct script {
     size_t fail_at;     /* ERR_CORRUPT once so many bytes were given; SIZE_MAX: never */
     bool hang;          /* at the end (or at fail_at): STEP_WAIT until script_wake() */
     atomic_uint *freed; /* counted, may be NULL */
+    atomic_uint *freed_on_event_thread; /* by libmicrohttpd, where disk must not be touched; may be NULL */
 };
 
 MUST_CHECK int source_script_new(const struct script *sc, struct source **out, struct err *err);

@@ -24,6 +24,8 @@ Knobs (the first that matches a request is used; times=N: for its first N reques
     chunked      Transfer-Encoding: chunked instead of Content-Length
     no_length    neither; the end of the connection ends the body
     range_status None: as it should be; 200: Range is ignored; 400, 416...: Range is refused so
+
+up.gate = fn: fn(request) returns the Answer to a request, or None for what the knobs and the contents say.
 """
 import hashlib
 import json
@@ -106,6 +108,7 @@ class MockUpstream:
         self.manifests = {}  # (repo, tag or digest) -> (bytes, media type)
         self.referrers = {}  # (repo, digest) -> bytes of an index
         self.knobs = []      # (path, Knob)
+        self.gate = None
         self.requests = []
         self.sent_bytes = {}
         self.open_now = 0
@@ -274,6 +277,10 @@ class MockUpstream:
         return PLAIN
 
     def _answer(self, sock, request):
+        answer = self.gate and self.gate(request)
+        if answer:
+            self._send(sock, request, PLAIN, answer)
+            return
         knob = self._pick_knob(request)
         if knob.delay:
             knob.released.wait(knob.delay)

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * proxy/upstream_realm.c. Case 52.
+ */
+#include "proxy/upstream_realm.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_realms(void **state UNUSED)
+{
+    static const struct {
+        const char *upstream, *realm;
+        bool belongs;
+    } rows[] = {
+        {"https://registry-1.docker.io", "https://auth.docker.io/token", true},
+        {"https://ghcr.io", "https://ghcr.io/token", true},
+        {"https://quay.io", "https://quay.io/v2/auth", true},
+        {"https://registry.gitlab.com", "https://gitlab.com/jwt/auth", true},
+        {"https://REGISTRY.example.com/sub/path", "https://auth.Example.COM:8443/token?x=y", true},
+        {"http://registry.example.com:5000", "http://registry.example.com:5001/", true},
+        {"http://registry.example.com:5000", "https://auth.example.com/", true},
+        {"http://127.0.0.1:5000", "http://127.0.0.1:6000/token", true},
+        {"http://[::1]:5000", "http://[::1]:6000/token", true},
+        {"http://localhost:5000", "http://localhost/token", true},
+        {"http://registry:5000", "http://registry/token", true},
+        {"https://registry.example.co.uk", "https://auth.example.co.uk/", true},
+        /* Elsewhere */
+        {"https://registry-1.docker.io", "https://auth.docker.com/token", false},
+        {"https://registry-1.docker.io", "https://docker.io.evil.example/token", false},
+        {"https://registry-1.docker.io", "https://notdocker.io/token", false},
+        {"https://registry-1.docker.io", "https://io/token", false},
+        {"https://docker.io", "https://io/token", false},
+        {"https://registry-1.docker.io", "https://evil.example/?.docker.io/", false},
+        {"https://registry-1.docker.io", "https://evil.example/#.docker.io/", false},
+        {"https://registry-1.docker.io", "https://auth.docker.io@evil.example/", false},
+        {"https://registry-1.docker.io", "https://evil.example@auth.docker.io/", false},
+        {"https://registry-1.docker.io", "https://u:p@auth.docker.io/", false},
+        {"https://registry-1.docker.io", "https://auth.docker.io./", false},
+        {"https://registry-1.docker.io", "https://auth..docker.io/", false},
+        {"https://registry-1.docker.io", "https://.docker.io/", false},
+        {"https://registry-1.docker.io", "https://caf\xc3\xa9.docker.io/", false},
+        {"https://registry-1.docker.io", "https://127.0.0.1/", false},
+        {"https://registry.example.co.uk", "https://evil.co.uk/", false},
+        {"https://registry.example.com.au", "https://auth.evil.com.au/", false},
+        {"https://example.co.uk", "https://co.uk/", false},
+        /* Addresses have no domain, names of one label are no domain. */
+        {"http://127.0.0.1:5000", "http://localhost:5000/", false},
+        {"http://127.0.0.1:5000", "http://10.0.0.1/", false},
+        {"http://10.1.0.1:5000", "http://11.1.0.1/", false},
+        {"http://127.0.0.1:5000", "http://evil.0.1/", false},
+        {"http://[::1]:5000", "http://[::2]/", false},
+        {"http://localhost", "http://evil.localhost/", false},
+        {"http://registry:5000", "http://auth:5000/", false},
+        /* Schemes */
+        {"https://registry-1.docker.io", "http://auth.docker.io/token", false},
+        {"https://ghcr.io", "http://ghcr.io/token", false},
+        {"http://registry.example.com", "ftp://registry.example.com/", false},
+        {"http://registry.example.com", "file:///etc/passwd", false},
+        /* What is no URL */
+        {"https://ghcr.io", "", false},
+        {"https://ghcr.io", "ghcr.io/token", false},
+        {"https://ghcr.io", "//ghcr.io/token", false},
+        {"https://ghcr.io", "/token", false},
+        {"https://ghcr.io", "https://", false},
+        {"https://ghcr.io", "https://ghcr.io:99999/", false},
+        {"https://ghcr.io", "https://ghcr.io /token", false},
+        {"https://ghcr.io", "https://ghcr.io\t/token", false},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct err err = ERR_INIT;
+        int rc = realm_check("one.example", rows[i].upstream, rows[i].realm, &err);
+
+        if (rc != (rows[i].belongs ? 0 : ERR_DENIED))
+            fail_msg("%s and %s: %d", rows[i].upstream, rows[i].realm, rc);
+        if (rc == 0)
+            continue;
+        assert_non_null(strstr(err.msg, "one.example"));
+        assert_int_equal(err.code, ERR_DENIED);
+    }
+}
+
+static void test_message(void **state UNUSED)
+{
+    char realm[1000];
+    struct err err = ERR_INIT;
+
+    assert_int_equal(realm_check("docker.io", "https://docker.io", "https://evil.example/a?secret=1", &err),
+                     ERR_DENIED);
+    assert_non_null(strstr(err.msg, "docker.io"));
+    assert_non_null(strstr(err.msg, "\"https://evil.example/a\""));
+    err_clear(&err);
+    snprintf(realm, sizeof realm, "https://evil.example/%0900d", 7);
+    assert_int_equal(realm_check("docker.io", "https://docker.io", realm, &err), ERR_DENIED);
+    assert_true(strlen(err.msg) < 300);
+}
+
+static void test_same_origin(void **state UNUSED)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } rows[] = {
+        {"https://x.example/v2/", "https://X.EXAMPLE:443/other?q", true},
+        {"http://x.example", "http://x.example:80/", true},
+        {"http://127.0.0.1:5000/a", "http://127.0.0.1:5000/b", true},
+        {"http://127.0.0.1:5000/a", "http://127.0.0.1:5001/a", false},
+        {"http://127.0.0.1:5000/a", "http://localhost:5000/a", false},
+        {"http://x.example", "https://x.example", false},
+        {"http://x.example:443", "https://x.example:443", false},
+        {"https://x.example", "https://y.x.example", false},
+        {"https://x.example", "https://me@x.example", false},
+        {"https://x.example", "nonsense", false},
+        {"", "", false},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (realm_same_origin(rows[i].a, rows[i].b) != rows[i].same)
+            fail_msg("%s and %s", rows[i].a, rows[i].b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_realms), cmocka_unit_test(test_message),
+                                       cmocka_unit_test(test_same_origin)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
