@@ -509,16 +509,15 @@ static bool original_good(struct store *st, const struct digest *d)
 }
 
 /* Leases do not hold it back: whoever still reads meets a checksum (S6), not wrong bytes. */
-static int lose_canonical(struct store *st, const struct target *t, bool keep_if_good, bool *out_kept, struct err *err)
+/* A layer that reads well from end to end stays: what the caller missed was an original that was just being dropped for it,
+ * or one that lies beside it. */
+static int lose_canonical(struct store *st, const struct target *t, struct err *err)
 {
     CLEANUP(damage_release) struct damage dm = {.count = 0};
 
-    *out_kept = false;
     TRY(find_damage(st, t->canonical_id, &dm, err));
-    if (keep_if_good && dm.count == 0) {
-        *out_kept = true;
+    if (dm.count == 0)
         return 0;
-    }
     log_event(LOG_WARN, "store.lost", "canonical=%s damaged_chunks=%zu", digest_text(&t->canonical).s, dm.count);
     return drop_canonical(st, t->canonical_id, &dm, err);
 }
@@ -528,7 +527,6 @@ int store_mark_lost(struct store *st, const struct digest *d, struct err *err)
     CLEANUP(digest_unlock) struct lease lock = LEASE_INIT;
     struct target t;
     bool both;
-    bool kept = false;
 
     TRY(digest_lock(st, d, &lock, err));
     TRY(look_target(st, d, &t, err));
@@ -537,7 +535,7 @@ int store_mark_lost(struct store *st, const struct digest *d, struct err *err)
     /* Two forms under one digest: the caller saw one of them fail, and the other may be all that is left. */
     both = t.blob_id != 0 && t.canonical_id != 0;
     if (t.canonical_id != 0)
-        TRY(lose_canonical(st, &t, both, &kept, err));
+        TRY(lose_canonical(st, &t, err));
     if (t.blob_id == 0 || (both && original_good(st, d)))
         return 0;
     log_event(LOG_WARN, "store.lost", "original=%s", digest_text(d).s);
