@@ -14,6 +14,7 @@ build: deps
 
 # Builds and starts the proxy on 127.0.0.1:5000.
 run: build
+	@echo "Try, in another terminal:  docker pull 127.0.0.1:5000/library/alpine   build/release/recask ls   (Ctrl-C stops)"
 	@exec build/release/recask serve
 
 test:

@@ -7,4 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* With _FORTIFY_SOURCE and clang, glibc has these two as macros, which cannot be poisoned. */
+#undef sprintf
+#undef vsprintf
+
 #pragma GCC poison strcpy strcat sprintf vsprintf gets strtok atoi atol atof system popen

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define WANTED_MAX 8 /* images per layer whose views are made because of one request */
-#define LOOKS_MAX 6 /* rounds of look() before a blob that comes and goes is given up */
+#define LOOKS_MAX 6  /* rounds of look() before a blob that comes and goes is given up */
 
 static void look(struct request *r);
 
@@ -134,7 +134,8 @@ static bool original_present(const struct request *r, const struct store_source 
     struct store_blob blob;
     struct err ignored = ERR_INIT;
 
-    return store_blob_lookup(r->p->store, &s->original, &blob, &ignored) == 0 && blob.present && blob.role == ROLE_ORIGINAL;
+    return store_blob_lookup(r->p->store, &s->original, &blob, &ignored) == 0 && blob.present &&
+           blob.role == ROLE_ORIGINAL;
 }
 
 static void follow(struct request *r, const struct store_source *s)
@@ -308,7 +309,8 @@ static void look(struct request *r)
         return;
     }
     if (store_blob_lookup(r->p->store, &r->digest, &r->blob, &err) < 0 ||
-        store_sources(r->p->store, &r->digest, r->repo, r->sources, ARRAY_LEN(r->sources) - 1, &r->source_count, &err) < 0 ||
+        store_sources(r->p->store, &r->digest, r->repo, r->sources, ARRAY_LEN(r->sources) - 1, &r->source_count, &err) <
+            0 ||
         may_serve(r, &allowed, &err) < 0) {
         request_fail(r, &err);
         return;

@@ -11,9 +11,9 @@
 #include <inttypes.h>
 
 struct form {
-    enum codec codec;         /* CODEC_NONE: the digest's own bytes */
+    enum codec codec; /* CODEC_NONE: the digest's own bytes */
     const char *content_type;
-    bool is_encoding;         /* codec goes into Content-Encoding; else the type says it */
+    bool is_encoding; /* codec goes into Content-Encoding; else the type says it */
     bool has_length;
     uint64_t length;
 };
@@ -97,8 +97,8 @@ static int headers(struct request *r, const struct form *f, const struct range *
     if (f->is_encoding)
         TRY(http_answer_header(a, err, "Content-Encoding", "%s", codec_name(f->codec)));
     if (range->kind == RANGE_ONE)
-        TRY(http_answer_header(a, err, "Content-Range", "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, range->first, range->last,
-                               f->length));
+        TRY(http_answer_header(a, err, "Content-Range", "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, range->first,
+                               range->last, f->length));
     else if (http_method(r->x) == HTTP_GET)
         TRY(http_answer_header(a, err, "Location", "%s", http_path(r->x))); /* Ollama insists on one with a 200 */
     return 0;
@@ -147,13 +147,14 @@ static void place_of(const struct request *r, struct blob_place *out)
 
 /* The bytes that the answer is made of; [off, off + len) of the identity or the zstd form. */
 static int open_bytes(struct request *r, const struct form *f, uint64_t off, uint64_t len, struct source **out,
-                       struct err *err)
+                      struct err *err)
 {
     struct store *st = r->p->store;
 
     switch (r->blob.role) {
     case ROLE_CANONICAL:
-        return layer_open(st, &r->blob.canonical, f->codec == CODEC_ZSTD ? LAYER_ZSTD : LAYER_IDENTITY, off, len, out, err);
+        return layer_open(st, &r->blob.canonical, f->codec == CODEC_ZSTD ? LAYER_ZSTD : LAYER_IDENTITY, off, len, out,
+                          err);
     case ROLE_ZSTD:
         return layer_open(st, &r->blob.canonical, LAYER_ZSTD, off, len, out, err);
     case ROLE_ORIGINAL:
@@ -184,12 +185,17 @@ static int open_stored(struct request *r, const struct form *f, uint64_t off, ui
     return source_filtered_new(&healing, &gzip, HTTP_PIPE_BYTES, out, err);
 }
 
-/* Bytes that cannot be opened. True: they are missing or damaged, the store knows now, and nothing was sent. Otherwise the
- * request has failed. */
-static bool lost(struct request *r, const struct digest *d, const struct err *why)
+/* Bytes that cannot be opened, which were there as `role` when they were looked for. True: look again, nothing was sent;
+ * they are damaged, and the store knows now, or they have gone the right way: evicted, or an original dropped for its
+ * canonical form. Otherwise the request has failed. */
+static bool lost(struct request *r, const struct digest *d, enum store_role role, const struct err *why)
 {
+    struct store_blob now;
     struct err err = ERR_INIT;
 
+    if (why->code == ERR_NOTFOUND && store_blob_lookup(r->p->store, d, &now, &err) == 0 &&
+        (!now.present || now.role != role))
+        return true;
     if ((why->code == ERR_NOTFOUND || why->code == ERR_CORRUPT) && store_mark_lost(r->p->store, d, &err) == 0)
         return true;
     request_fail(r, why);
@@ -216,7 +222,7 @@ bool blob_answer_store(struct request *r)
         len = range.last - range.first + 1;
     }
     if (http_method(r->x) == HTTP_GET && open_stored(r, &form, off, len, &source, &err) < 0)
-        return !lost(r, &r->digest, &err);
+        return !lost(r, &r->digest, r->blob.role, &err);
     reply(r, &form, &range, &source);
     return true;
 }
@@ -237,9 +243,10 @@ bool blob_answer_original(struct request *r, const struct store_source *s)
     }
     bool part = range.kind == RANGE_ONE;
     place_of(r, &place);
-    if (http_method(r->x) == HTTP_GET && blob_reopen(&place, part ? range.first : 0,
-                                                     part ? range.last - range.first + 1 : form.length, &source, &err) < 0)
-        return !lost(r, &s->original, &err);
+    if (http_method(r->x) == HTTP_GET &&
+        blob_reopen(&place, part ? range.first : 0, part ? range.last - range.first + 1 : form.length, &source, &err) <
+            0)
+        return !lost(r, &s->original, ROLE_ORIGINAL, &err);
     reply(r, &form, &range, &source);
     return true;
 }

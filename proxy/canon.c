@@ -153,8 +153,8 @@ static int commit(struct canon_job *c, struct err *err)
     TRY(layer_writer_commit(c->writer, &res, err));
     c->committed = true;
     log_event(LOG_INFO, "canon.done",
-              "digest=%s canonical=%s bytes=%" PRIu64 " chunks=%" PRIu64 " new_chunks=%" PRIu64 " new_frame_bytes=%" PRIu64
-              " existed=%d ms=%" PRId64,
+              "digest=%s canonical=%s bytes=%" PRIu64 " chunks=%" PRIu64 " new_chunks=%" PRIu64
+              " new_frame_bytes=%" PRIu64 " existed=%d ms=%" PRId64,
               digest_text(&c->digest).s, digest_text(&res.canonical).s, res.canonical_bytes, res.chunks, res.new_chunks,
               res.new_frame_bytes, res.existed, clock_mono_ms() - c->start_ms);
     return STEP_EOF;

@@ -58,8 +58,8 @@ static const struct source_ops prefixed_ops = {"prefixed", prefixed_read, prefix
 
 struct decoded {
     struct source base;
-    struct prefixed *head;  /* until the codec is known */
-    struct source *chain;   /* afterwards */
+    struct prefixed *head; /* until the codec is known */
+    struct source *chain;  /* afterwards */
     struct decode_limits limits;
     source_wake_fn *wake;
     void *wake_arg;

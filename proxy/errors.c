@@ -10,25 +10,18 @@
 struct mapping {
     int code;
     int status;
-    const char *oci;      /* NULL: by the kind of route */
+    const char *oci; /* NULL: by the kind of route */
     const char *retry_after;
 };
 
 static const struct mapping mappings[] = {
-    {ERR_NOTFOUND, 404, NULL, NULL},
-    {ERR_CORRUPT, 502, "UNKNOWN", NULL},
-    {ERR_FORMAT, 400, NULL, NULL},
-    {ERR_LIMIT, 502, "UNKNOWN", NULL},
-    {ERR_TIMEOUT, 504, "UNKNOWN", NULL},
-    {ERR_CANCELLED, 503, "UNAVAILABLE", "5"},
-    {ERR_BUSY, 503, "TOOMANYREQUESTS", "5"},
-    {ERR_UPSTREAM, 502, "UNKNOWN", NULL},
-    {ERR_DENIED, 403, "DENIED", NULL},
-    {ERR_UNSUPPORTED, 400, "UNSUPPORTED", NULL},
-    {ERR_NOSPC, 503, "UNAVAILABLE", "30"},
-    {ERR_NOMEM, 503, "UNAVAILABLE", "5"},
-    {ERR_IO, 500, "UNKNOWN", NULL},
-    {ERR_USAGE, 400, "UNSUPPORTED", NULL},
+    {ERR_NOTFOUND, 404, NULL, NULL},         {ERR_CORRUPT, 502, "UNKNOWN", NULL},
+    {ERR_FORMAT, 400, NULL, NULL},           {ERR_LIMIT, 502, "UNKNOWN", NULL},
+    {ERR_TIMEOUT, 504, "UNKNOWN", NULL},     {ERR_CANCELLED, 503, "UNAVAILABLE", "5"},
+    {ERR_BUSY, 503, "TOOMANYREQUESTS", "5"}, {ERR_UPSTREAM, 502, "UNKNOWN", NULL},
+    {ERR_DENIED, 403, "DENIED", NULL},       {ERR_UNSUPPORTED, 400, "UNSUPPORTED", NULL},
+    {ERR_NOSPC, 503, "UNAVAILABLE", "30"},   {ERR_NOMEM, 503, "UNAVAILABLE", "5"},
+    {ERR_IO, 500, "UNKNOWN", NULL},          {ERR_USAGE, 400, "UNSUPPORTED", NULL},
     {ERR_BUG, 500, "UNKNOWN", NULL},
 };
 

@@ -103,7 +103,8 @@ static void detach(struct fill *f, const struct err *why)
 {
     log_event(LOG_WARN, "fill.detach", "upstream=%s repo=%s digest=%s at=%" PRIu64 " error=%s", upstream_name(f->up),
               f->name, digest_text(&f->digest).s, f->spool ? spool_bytes(f->spool) : 0, log_quote(why->msg).s);
-    int rc = f->spool ? spool_hasher_clone(f->spool, &f->detached_hasher, &f->err) : hasher_new(&f->detached_hasher, &f->err);
+    int rc = f->spool ? spool_hasher_clone(f->spool, &f->detached_hasher, &f->err)
+                      : hasher_new(&f->detached_hasher, &f->err);
     if (rc < 0) {
         fail(f);
         return;

@@ -14,7 +14,7 @@
 struct healing {
     struct source base;
     struct blob_place place;
-    bool again; /* what is read now has been opened by blob_reopen(), whose failures are final */
+    bool again;         /* what is read now has been opened by blob_reopen(), whose failures are final */
     uint64_t off, left; /* still to come */
     struct source *inner;
     source_wake_fn *wake;

@@ -22,7 +22,7 @@
 #define IDLE_TIMEOUT_S 120
 #define BLOCK_BYTES (128u << 10) /* what one callback may hand to the socket */
 #define CONNECTION_MEMORY_BYTES (64u << 10)
-#define PUMP_READS 8 /* reads of a source before other work gets its turn */
+#define PUMP_READS 8     /* reads of a source before other work gets its turn */
 #define CUT_WAIT_MS 1000 /* for cut exchanges to be told so; whoever does not read is cut off after it */
 
 struct http_server {
@@ -152,7 +152,8 @@ static struct MHD_Response *source_response(struct http_exchange *x)
         return NULL;
     source_set_waker(a->source, pump_wake, x);
     http_exchange_ref(x);
-    struct MHD_Response *r = MHD_create_response_from_callback(size, block ? block : 1, content_reader, x, http_exchange_unref);
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(size, block ? block : 1, content_reader, x, http_exchange_unref);
     if (!r)
         http_exchange_unref(x);
     else
@@ -212,7 +213,8 @@ static enum MHD_Result add_header_line(void *arg, enum MHD_ValueKind kind UNUSED
     return MHD_YES;
 }
 
-static bool exchange_start(struct http_exchange *x, struct MHD_Connection *conn, const char *method, const char *version)
+static bool exchange_start(struct http_exchange *x, struct MHD_Connection *conn, const char *method,
+                           const char *version)
 {
     struct http_listener *l = x->listener;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -281,8 +283,9 @@ static enum MHD_Result body_piece(struct http_exchange *x, const char *piece, si
     return x->queued || buf_add(&x->body, piece, len, &err) == 0 ? MHD_YES : MHD_NO;
 }
 
-static enum MHD_Result on_request(void *arg UNUSED, struct MHD_Connection *conn, const char *url UNUSED, const char *method,
-                                  const char *version, const char *upload, size_t *upload_len, void **con_cls)
+static enum MHD_Result on_request(void *arg UNUSED, struct MHD_Connection *conn, const char *url UNUSED,
+                                  const char *method, const char *version, const char *upload, size_t *upload_len,
+                                  void **con_cls)
 {
     if (!*con_cls)
         return MHD_NO; /* no memory for the exchange */
@@ -412,14 +415,15 @@ static void accepted(void *arg, int fd, const struct sockaddr *sa, socklen_t len
 static int daemon_start(struct http_listener *l, struct err *err)
 {
     struct http_server *s = l->server;
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET |
+                     MHD_USE_ERROR_LOG;
 
-    l->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, l, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_URI_LOG_CALLBACK,
-        request_line, l, MHD_OPTION_NOTIFY_COMPLETED, request_completed, l, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, l,
-        MHD_OPTION_THREAD_POOL_SIZE, s->threads, MHD_OPTION_CONNECTION_LIMIT, s->max_connections,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
+    l->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, l, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL,
+                                 MHD_OPTION_URI_LOG_CALLBACK, request_line, l, MHD_OPTION_NOTIFY_COMPLETED,
+                                 request_completed, l, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, l,
+                                 MHD_OPTION_THREAD_POOL_SIZE, s->threads, MHD_OPTION_CONNECTION_LIMIT,
+                                 s->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
     if (!l->daemon)
         return err_set(err, ERR_IO, "cannot start the HTTP server for %s", l->address);
     return 0;
@@ -473,8 +477,8 @@ int http_listen(struct http_server *s, const char *address, http_handler_fn *fn,
     return listener_start(l, fd, err);
 }
 
-int http_listen_unix(struct http_server *s, const char *path, http_handler_fn *fn, void *arg, struct http_listener **out,
-                     struct err *err)
+int http_listen_unix(struct http_server *s, const char *path, http_handler_fn *fn, void *arg,
+                     struct http_listener **out, struct err *err)
 {
     struct http_listener *l;
     int fd = -1;

@@ -81,8 +81,8 @@ int http_open_unix(const char *path, int *out_fd, struct err *err)
     struct sockaddr_un un = {.sun_family = AF_UNIX};
 
     if (strlen(path) >= sizeof(un.sun_path))
-        return err_set(err, ERR_USAGE, "%s: too long for a Unix socket (%zu bytes at most); use a shorter store path", path,
-                       sizeof(un.sun_path) - 1);
+        return err_set(err, ERR_USAGE, "%s: too long for a Unix socket (%zu bytes at most); use a shorter store path",
+                       path, sizeof(un.sun_path) - 1);
     snprintf(un.sun_path, sizeof(un.sun_path), "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)

@@ -381,8 +381,8 @@ static void image_run(void *arg)
         fill_forget(im->fill, &im->waiter);
     int rc = image_step(im, &err);
     if (rc < 0)
-        log_event(LOG_WARN, "image.fail", "upstream=%s repo=%s digest=%s code=%s error=%s", upstream_name(im->up), im->name,
-                  digest_text(&im->manifest).s, err_code_name(err.code), log_quote(err.msg).s);
+        log_event(LOG_WARN, "image.fail", "upstream=%s repo=%s digest=%s code=%s error=%s", upstream_name(im->up),
+                  im->name, digest_text(&im->manifest).s, err_code_name(err.code), log_quote(err.msg).s);
     if (rc < 0 || rc == STEP_EOF)
         over(im);
 }

@@ -219,7 +219,8 @@ static void queue_image(struct jobs *js, const struct upstream *up, int64_t repo
         image_unref(fresh);
 }
 
-void jobs_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name, const struct digest *manifest)
+void jobs_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name,
+                const struct digest *manifest)
 {
     queue_image(js, up, repo, name, manifest, false);
 }

@@ -31,7 +31,8 @@ static int manifest_headers(struct request *r, const struct store_manifest *m, s
     if (!r->reference.is_digest)
         TRY(http_answer_header(a, err, "Vary", "User-Agent, Accept, Recask-View"));
     if (r->cache == CACHE_STALE)
-        TRY(http_answer_header(a, err, "Warning", "299 - \"recask: %s cannot be asked, this answer may be out of date\"",
+        TRY(http_answer_header(a, err, "Warning",
+                               "299 - \"recask: %s cannot be asked, this answer may be out of date\"",
                                upstream_name(r->route.up)));
     return 0;
 }
@@ -187,8 +188,9 @@ static void hold(struct request *r, const struct digest *image)
         r->hold_until_ms = now + r->p->opt.hold_ms;
     } else if (now >= r->hold_until_ms || !jobs_has_image(r->p->jobs, image)) {
         struct err err = ERR_INIT;
-        err_set(&err, ERR_BUSY, "%s/%s:%s has zstd layers, which %s %u.%u cannot read; its canonical form is not ready yet",
-                upstream_name(r->route.up), r->route.name, r->route.ref, r->client.name, r->client.major, r->client.minor);
+        err_set(
+            &err, ERR_BUSY, "%s/%s:%s has zstd layers, which %s %u.%u cannot read; its canonical form is not ready yet",
+            upstream_name(r->route.up), r->route.name, r->route.ref, r->client.name, r->client.major, r->client.minor);
         request_fail(r, &err);
         return;
     }
@@ -258,7 +260,8 @@ static void choose(struct request *r)
         return;
     }
     enum oci_view view = wanted_view(r, &m);
-    if (view == VIEW_ORIGINAL || oci_tag_is_digest_tag(r->reference.tag) || (m.is_signed == 1 && !r->p->opt.rewrite_signed)) {
+    if (view == VIEW_ORIGINAL || oci_tag_is_digest_tag(r->reference.tag) ||
+        (m.is_signed == 1 && !r->p->opt.rewrite_signed)) {
         serve(r, &m);
         return;
     }

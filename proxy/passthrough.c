@@ -210,7 +210,8 @@ static bool derived_digest(struct request *r)
 
 static void reply_no_referrers(struct request *r)
 {
-    static const char empty[] = "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":[]}";
+    static const char empty[] =
+        "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":[]}";
     struct kept k = {.len = sizeof(empty) - 1};
     struct err err = ERR_INIT;
 
@@ -225,11 +226,11 @@ static void reply_no_referrers(struct request *r)
 
 static int ask(struct request *r, const char *path, struct err *err)
 {
-    struct upstream_request req = {
-        .up = r->route.up,
-        .path = path,
-        .accept = r->route.kind == ROUTE_TAGS ? "application/json" : oci_type_name(OCI_TYPE_INDEX),
-        .limit_bytes = BODY_MAX_BYTES};
+    struct upstream_request req = {.up = r->route.up,
+                                   .path = path,
+                                   .accept = r->route.kind == ROUTE_TAGS ? "application/json"
+                                                                         : oci_type_name(OCI_TYPE_INDEX),
+                                   .limit_bytes = BODY_MAX_BYTES};
 
     r->next = answered;
     request_ref(r); /* the exchange's, dropped in ask_done() */
@@ -239,23 +240,35 @@ static int ask(struct request *r, const char *path, struct err *err)
     return rc;
 }
 
+/* The path to ask for, and the key under which answers are kept. */
+static int prepare(struct request *r, char **out_path, struct err *err)
+{
+    struct digest d;
+
+    if (r->route.kind == ROUTE_REFERRERS)
+        TRY(digest_parse(r->route.ref, strlen(r->route.ref), &d, err));
+    TRY(upstream_path(r, out_path, err));
+    return str_printf(&r->key, err, "%s %s", upstream_name(r->route.up), *out_path);
+}
+
 void passthrough_start(struct request *r)
 {
     CLEANUP(free_ptr) char *path = NULL;
     struct kept k = {.key = NULL};
-    struct digest d;
     struct err err = ERR_INIT;
 
-    if ((r->route.kind == ROUTE_REFERRERS && digest_parse(r->route.ref, strlen(r->route.ref), &d, &err) < 0) ||
-        upstream_path(r, &path, &err) < 0 ||
-        str_printf(&r->key, &err, "%s %s", upstream_name(r->route.up), path) < 0) {
-        request_fail(r, &err);
-    } else if (r->route.kind == ROUTE_REFERRERS && derived_digest(r)) {
+    int rc = prepare(r, &path, &err);
+    if (rc == 0 && r->route.kind == ROUTE_REFERRERS && derived_digest(r)) {
         reply_no_referrers(r);
-    } else if (cache_get(r->p->cache, r->key, &k)) {
+        return;
+    }
+    if (rc == 0 && cache_get(r->p->cache, r->key, &k)) {
         r->cache = CACHE_HIT;
         reply_kept(r, &k);
-    } else if (ask(r, path, &err) < 0) {
-        request_fail(r, &err);
+        return;
     }
+    if (rc == 0)
+        rc = ask(r, path, &err);
+    if (rc < 0)
+        request_fail(r, &err);
 }

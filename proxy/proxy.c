@@ -78,7 +78,8 @@ static void request_done(void *arg, const struct http_exchange *x, const struct 
     struct listener_ctx *l = arg;
 
     atomic_fetch_add(&l->p->counters.served_bytes, done->sent_bytes);
-    log_event(LOG_INFO, "http", "req=%s peer=%s method=%s path=%s status=%d bytes=%" PRIu64 " cache=%s view=%s done=%d ua=%s",
+    log_event(LOG_INFO, "http",
+              "req=%s peer=%s method=%s path=%s status=%d bytes=%" PRIu64 " cache=%s view=%s done=%d ua=%s",
               http_request_id(x), http_peer(x), http_method_text(x), log_quote(http_path(x)).s, done->status,
               done->sent_bytes, done->cache ? done->cache : "-", done->view ? done->view : "-", done->complete,
               log_quote(http_header(x, "User-Agent")).s);
@@ -97,7 +98,8 @@ int proxy_listen(struct proxy *p, const struct proxy_listen *opt, const char **o
     if (opt->upstream) {
         l->up = upstream_find(p->ups, opt->upstream, strlen(opt->upstream));
         if (!l->up)
-            return err_set(err, ERR_USAGE, "listener %s: there is no upstream named \"%s\"", opt->address, opt->upstream);
+            return err_set(err, ERR_USAGE, "listener %s: there is no upstream named \"%s\"", opt->address,
+                           opt->upstream);
     }
     TRY(http_listen(p->opt.http, opt->address, request_handle, l, &l->l, err));
     http_on_done(l->l, request_done, l);

@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define RESOLVE_MAGIC 0x2e501e00u
-#define QUIET_MS 5000    /* how long a failed upstream is left alone when it names no time itself */
-#define QUIET_MAX_S 300  /* and at most when it does */
+#define QUIET_MS 5000   /* how long a failed upstream is left alone when it names no time itself */
+#define QUIET_MAX_S 300 /* and at most when it does */
 
 static const char manifest_accept[] =
     "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
@@ -104,7 +104,10 @@ static void finish_failed(struct resolve *rs)
                   rs->reference, log_quote(rs->err.msg).s);
         if (rs->err.code != ERR_NOTFOUND) {
             int wait_s = rs->answer.head.retry_after_s;
-            quiet_begin(rs->p, rs->up, wait_s <= 0 ? QUIET_MS : wait_s > QUIET_MAX_S ? QUIET_MAX_S * 1000 : wait_s * 1000);
+            quiet_begin(rs->p, rs->up,
+                        wait_s <= 0            ? QUIET_MS
+                        : wait_s > QUIET_MAX_S ? QUIET_MAX_S * 1000
+                                               : wait_s * 1000);
         }
         rs->digest = rs->known;
         rs->cache = CACHE_STALE;
@@ -134,11 +137,8 @@ static void ask(struct resolve *rs, bool head, void (*next)(struct resolve *))
     resolve_ref(rs); /* the exchange's, dropped in on_answer() */
     int rc = str_printf(&path, &rs->err, "/v2/%s/manifests/%s", rs->name, rs->reference);
     if (rc == 0) {
-        struct upstream_request req = {.up = rs->up,
-                                       .head = head,
-                                       .path = path,
-                                       .accept = manifest_accept,
-                                       .limit_bytes = OCI_MANIFEST_MAX_BYTES};
+        struct upstream_request req = {
+            .up = rs->up, .head = head, .path = path, .accept = manifest_accept, .limit_bytes = OCI_MANIFEST_MAX_BYTES};
         rc = upstream_call(rs->p->ups, &req, on_answer, rs, &rs->err);
     }
     if (rc < 0) {
@@ -171,8 +171,8 @@ static int check_digest(const struct resolve *rs, struct digest *out, struct err
 
     digest_of(body->data, body->len, out);
     if (rs->ref.is_digest && !digest_equal(out, &rs->ref.digest))
-        return err_set(err, ERR_CORRUPT, "%s answered %s/%s with bytes that hash to %s", upstream_name(rs->up), rs->name,
-                       rs->reference, digest_text(out).s);
+        return err_set(err, ERR_CORRUPT, "%s answered %s/%s with bytes that hash to %s", upstream_name(rs->up),
+                       rs->name, rs->reference, digest_text(out).s);
     if (rs->answer.head.has_digest && !digest_equal(out, &rs->answer.head.digest))
         return err_set(err, ERR_CORRUPT, "%s sent Docker-Content-Digest %s with bytes that hash to %s",
                        upstream_name(rs->up), digest_text(&rs->answer.head.digest).s, digest_text(out).s);
@@ -279,8 +279,8 @@ static struct resolve *find(struct proxy *p, const struct upstream *up, const ch
     return NULL;
 }
 
-static int resolve_new(struct proxy *p, const struct upstream *up, int64_t repo, const char *name, const char *reference,
-                       struct resolve **out, struct err *err)
+static int resolve_new(struct proxy *p, const struct upstream *up, int64_t repo, const char *name,
+                       const char *reference, struct resolve **out, struct err *err)
 {
     struct resolve *rs = calloc(1, sizeof(*rs));
     if (!rs)

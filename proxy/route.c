@@ -42,7 +42,8 @@ static bool decode_path(const char *path, char *out, size_t cap)
     return true;
 }
 
-static int bad(struct route *r, const char *code, struct err *err, enum err_code what, const char *why, const char *text)
+static int bad(struct route *r, const char *code, struct err *err, enum err_code what, const char *why,
+               const char *text)
 {
     r->error_code = code;
     return err_set(err, what, "%s: %.200s", why, text);

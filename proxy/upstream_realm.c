@@ -21,6 +21,14 @@ static void place_release(struct place *p)
     curl_free(p->port);
 }
 
+/* libcurl also takes "https:/host" and "https:///host", where others see a path. */
+static bool has_two_slashes(const char *url)
+{
+    const char *slashes = strstr(url, "://");
+
+    return slashes != NULL && slashes == strpbrk(url, ":/?#\\") && slashes[3] != '/';
+}
+
 /* False: not a plain http(s) URL with a host, or no memory; neither is to be trusted. */
 static bool place_parse(const char *url, struct place *out)
 {
@@ -28,7 +36,7 @@ static bool place_parse(const char *url, struct place *out)
     char *user = NULL;
     bool ok;
 
-    ok = u != NULL && curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
+    ok = has_two_slashes(url) && u != NULL && curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
          curl_url_get(u, CURLUPART_SCHEME, &out->scheme, 0) == CURLUE_OK &&
          curl_url_get(u, CURLUPART_HOST, &out->host, 0) == CURLUE_OK &&
          curl_url_get(u, CURLUPART_PORT, &out->port, CURLU_DEFAULT_PORT) == CURLUE_OK &&

@@ -18,7 +18,7 @@ struct verified {
     struct digest want;
     uint64_t size, seen; /* seen: bytes hashed, the skipped ones included */
     bool done;
-    size_t kept;         /* bytes in `keep` that were read but not given out */
+    size_t kept; /* bytes in `keep` that were read but not given out */
     unsigned char keep[READ_BYTES + HOLD_BACK_BYTES];
 };
 
@@ -36,8 +36,8 @@ static int check_end(struct verified *v, struct err *err)
 
     hasher_peek(v->hasher, &got);
     if (v->size != SIZE_UNKNOWN && v->seen != v->size)
-        return err_set(err, ERR_CORRUPT, "%s: %" PRIu64 " bytes where %" PRIu64 " were expected", digest_text(&v->want).s,
-                       v->seen, v->size);
+        return err_set(err, ERR_CORRUPT, "%s: %" PRIu64 " bytes where %" PRIu64 " were expected",
+                       digest_text(&v->want).s, v->seen, v->size);
     if (!digest_equal(&got, &v->want))
         return err_set(err, ERR_CORRUPT, "%s: the bytes hash to %s", digest_text(&v->want).s, digest_text(&got).s);
     v->done = true;

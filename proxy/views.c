@@ -33,7 +33,8 @@ static int read_config(struct store *st, const struct digest *d, struct buf *out
 }
 
 /* The config may lie: an image is rewritten only when each layer's bytes hash to what its config says. */
-static int check_diff_ids(struct store *st, const struct oci_manifest *m, const struct store_blob *layers, struct err *err)
+static int check_diff_ids(struct store *st, const struct oci_manifest *m, const struct store_blob *layers,
+                          struct err *err)
 {
     CLEANUP(buf_release) struct buf config = BUF_INIT(OCI_CONFIG_MAX_BYTES);
     CLEANUP(free_ptr) struct digest *ids = NULL;

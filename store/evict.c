@@ -509,14 +509,36 @@ static bool original_good(struct store *st, const struct digest *d)
 }
 
 /* Leases do not hold it back: whoever still reads meets a checksum (S6), not wrong bytes. */
+/* Whether the chunks of a layer's recipe add up to its size: a recipe with holes is damage too, though no chunk is. */
+static int recipe_whole(struct store *st, int64_t canonical_id, bool *out, struct err *err)
+{
+    CLEANUP(catalog_read_end) struct sql_db *db = NULL;
+    CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
+
+    TRY(catalog_read_begin(st, &db, err));
+    TRY(sql_query(db, &q,
+                  "SELECT c.size = (SELECT SUM(k.raw) FROM recipe r JOIN chunk k ON k.id = r.chunk_id"
+                  " WHERE r.canonical_id = c.id) FROM canonical c WHERE c.id = ?1",
+                  err));
+    sql_bind_int(&q, 1, canonical_id);
+    int rc = sql_step(&q, err);
+    if (rc < 0)
+        return rc;
+    *out = rc == SQL_ROW && sql_int(&q, 0) == 1; /* no rows at all: NULL, which reads as 0 */
+    return 0;
+}
+
 /* A layer that reads well from end to end stays: what the caller missed was an original that was just being dropped for it,
  * or one that lies beside it. */
 static int lose_canonical(struct store *st, const struct target *t, struct err *err)
 {
     CLEANUP(damage_release) struct damage dm = {.count = 0};
 
+    bool whole;
+
     TRY(find_damage(st, t->canonical_id, &dm, err));
-    if (dm.count == 0)
+    TRY(recipe_whole(st, t->canonical_id, &whole, err));
+    if (dm.count == 0 && whole)
         return 0;
     log_event(LOG_WARN, "store.lost", "canonical=%s damaged_chunks=%zu", digest_text(&t->canonical).s, dm.count);
     return drop_canonical(st, t->canonical_id, &dm, err);

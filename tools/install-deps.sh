@@ -5,8 +5,8 @@
 set -euo pipefail
 
 build=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libcurl4-openssl-dev libzstd-dev zlib1g-dev
-    libjansson-dev libssl-dev libsqlite3-dev libxxhash-dev)
-tests=(libcmocka-dev clang libclang-rt-dev llvm clang-tidy python3 shellcheck)
+    libjansson-dev libssl-dev libsqlite3-dev libxxhash-dev ca-certificates)
+tests=(libcmocka-dev clang libclang-rt-dev llvm clang-tidy python3 shellcheck valgrind)
 
 case ${1:-build} in
 build) want=("${build[@]}") ;;
@@ -36,9 +36,19 @@ done
 
 root=()
 if [[ $(id -u) != 0 ]]; then
+    command -v sudo >/dev/null || {
+        echo "not root, and no sudo; as root: apt-get install --no-install-recommends ${missing[*]}" >&2
+        exit 1
+    }
     root=(sudo)
 fi
 echo "installing: ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3)
-"${apt[@]}" update
-"${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null
+{
+    "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+} </dev/null >"$log" 2>&1 || {
+    cat "$log" >&2
+    exit 1
+}

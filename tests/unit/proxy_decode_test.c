@@ -151,7 +151,7 @@ static void test_swallows_much(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_codecs), cmocka_unit_test(test_tiny),           cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_all_codecs), cmocka_unit_test(test_tiny),          cmocka_unit_test(test_limit),
         cmocka_unit_test(test_breaks),     cmocka_unit_test(test_swallows_much),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

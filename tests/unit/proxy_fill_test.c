@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/fill.c, proxy/follow.c: blobs on their way from a scripted upstream into a real store. Run it under TSan.
+ * long: one set-up, all ways in which a transfer can end
  */
 #include "proxy/fill_internal.h"
 

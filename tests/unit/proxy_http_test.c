@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/http*.c: a server with handlers that do what their path says, and clients that speak HTTP by hand. Run it under TSan.
+ * long: each behaviour of the server needs its own client
  */
 #include "base/clock.h"
 #include "proxy/http_internal.h"
@@ -178,7 +179,8 @@ static void expect_freed(struct fixture *f, unsigned n)
     assert_int_equal(atomic_load(&f->freed_on_event_thread), 0);
 }
 
-static void expect_echo(struct fixture *f, const char *method, const char *target, const char *headers, const char *want)
+static void expect_echo(struct fixture *f, const char *method, const char *target, const char *headers,
+                        const char *want)
 {
     char *a = client_ask(f->address, method, target, headers, NULL);
     assert_int_equal(answer_status(a), 200);
@@ -190,7 +192,8 @@ static void test_requests(void **state)
 {
     struct fixture *f = *state;
 
-    expect_echo(f, "GET", "/a%2Fb?q=x%20y+z&n=1", "X-Test: 1\r\nX-Test:2\r\n", "GET|/a%2Fb|q=x%20y+z&n=1|x y z|1, 2|0|");
+    expect_echo(f, "GET", "/a%2Fb?q=x%20y+z&n=1", "X-Test: 1\r\nX-Test:2\r\n",
+                "GET|/a%2Fb|q=x%20y+z&n=1|x y z|1, 2|0|");
     expect_echo(f, "PUT", "/", "Content-Length: 3\r\n\r\nabc", "PUT|/||-|-|3|abc");
     expect_echo(f, "GET", "/?q=%zz", NULL, "GET|/|q=%zz|-|-|0|");
     expect_echo(f, "GET", "/?q=a%00b", NULL, "GET|/|q=a%00b|-|-|0|");
@@ -401,7 +404,8 @@ static bool all_freed(void *arg)
 static void test_clients_leave(void **state)
 {
     struct fixture *f = *state;
-    static const char *const paths[] = {"/source?known=1", "/source?known=0&wait=2&piece=1000", "/source?known=1&fail=100000"};
+    static const char *const paths[] = {"/source?known=1", "/source?known=0&wait=2&piece=1000",
+                                        "/source?known=1&fail=100000"};
 
     for (int i = 0; i < 60; i++) {
         char request[128];
@@ -645,7 +649,8 @@ static void test_body_overflow(void **state)
     snprintf(head, sizeof(head), "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", len);
     expect_status(f, head, body, 200);
     /* one more: answered before it is sent */
-    snprintf(head, sizeof(head), "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\nExpect: 100-continue\r\n", len + 1);
+    snprintf(head, sizeof(head), "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\nExpect: 100-continue\r\n",
+             len + 1);
     expect_status(f, head, "", 413);
     assert_int_equal(atomic_load(&f->handled), 1);
     /* without having said so: cut off */
@@ -668,7 +673,8 @@ static void test_expect_continue(void **state)
     struct fixture *f = *state;
     int fd = client_connect(f->address);
 
-    client_send(fd, "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    client_send(
+        fd, "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
     char *a = client_read(fd, 25, NULL);
     assert_string_equal(a, "HTTP/1.1 100 Continue\r\n\r\n");
     free(a);

@@ -39,7 +39,8 @@ static void test_right(void **state UNUSED)
 
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         for (size_t k = 0; k < ARRAY_LEN(caps); k++) {
-            struct script sc = {.data = big, .len = sizes[i], .piece = k * 777, .wait_each = (unsigned)k * 3, .fail_at = SIZE_MAX};
+            struct script sc = {
+                .data = big, .len = sizes[i], .piece = k * 777, .wait_each = (unsigned)k * 3, .fail_at = SIZE_MAX};
             struct drained d;
             struct digest want;
 

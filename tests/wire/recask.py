@@ -29,7 +29,7 @@ TROUBLE = re.compile(r"ERROR: (Address|Leak|Undefined|Memory)Sanitizer|WARNING: 
 
 def under_sanitizer():
     """Sanitizers make everything slower; limits that measure time give way."""
-    return any(word in BINARY for word in ("/asan/", "/tsan/"))
+    return bool(os.environ.get("RECASK_SANITIZE")) or any(word in BINARY for word in ("/asan", "/tsan"))
 
 
 # ---- a client -----------------------------------------------------------------------------------------------------------
@@ -201,6 +201,7 @@ def die_with_parent():
 
 class Recask:
     running = set()
+    launcher = []  # a program to run it under
 
     def __init__(self, directory, upstreams=(), flags=(), env=None, disk_bytes=None):
         """disk_bytes: the store is a file system of this size that nobody else sees and that goes with the process."""
@@ -219,7 +220,7 @@ class Recask:
         env = {k: v for k, v in os.environ.items()
                if not k.lower().endswith("_proxy") and not k.startswith("RECASK_")}
         env.update({"RECASK_TEST_HOOKS": "1", **self.env})
-        command = [BINARY, "serve", "--listen", "%s:%d" % self.address, "--admin", "%s:%d" % self.admin,
+        command = [*self.launcher, BINARY, "serve", "--listen", "%s:%d" % self.address, "--admin", "%s:%d" % self.admin,
                    "--store", self.store, *self.flags]
         if self.disk_bytes:
             command = [*SMALL_DISK, "sh", self.store, str(self.disk_bytes), *command]
