@@ -533,8 +533,7 @@ static int recipe_whole(struct store *st, int64_t canonical_id, bool *out, struc
 static int lose_canonical(struct store *st, const struct target *t, struct err *err)
 {
     CLEANUP(damage_release) struct damage dm = {.count = 0};
-
-    bool whole;
+    bool whole = false;
 
     TRY(find_damage(st, t->canonical_id, &dm, err));
     TRY(recipe_whole(st, t->canonical_id, &whole, err));
