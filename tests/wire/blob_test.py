@@ -334,7 +334,7 @@ def test_wrong_byte(t):
         equal((answer.status, answer.complete, len(answer.body) < len(data)), (200, False, True))
         r.wait_jobs()
         spool_empties(r)
-    equal(r.files("originals"), {})
+        equal(r.files("originals"), {})
     whole(r.get(path), data)
     equal(t.up.count("GET", path), 3)
 
