@@ -34,6 +34,7 @@ bench: build
 
 # banned.h poisons names, clang-format does not care; third-party code would be excluded here.
 format:
+	@tools/install-deps.sh test
 	@find admin base bench cli config oci proxy store transcode tests -name '*.[ch]' -print0 | xargs -0 -r clang-format -i
 
 clean:

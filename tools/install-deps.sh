@@ -6,7 +6,7 @@ set -euo pipefail
 
 build=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libcurl4-openssl-dev libzstd-dev zlib1g-dev
     libjansson-dev libssl-dev libsqlite3-dev libxxhash-dev ca-certificates)
-tests=(libcmocka-dev clang libclang-rt-dev llvm clang-tidy python3 shellcheck valgrind)
+tests=(libcmocka-dev clang libclang-rt-dev llvm clang-tidy clang-format python3 shellcheck valgrind)
 
 case ${1:-build} in
 build) want=("${build[@]}") ;;
