@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * admin/ref.c - image names as people write them. */
 #include "admin/admin_internal.h"
-
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+#include "base/percent.h"
 
 bool admin_decode(const char *text, char *out, size_t cap)
 {
@@ -18,11 +11,11 @@ bool admin_decode(const char *text, char *out, size_t cap)
         unsigned char c = (unsigned char)*p;
 
         if (c == '%') {
-            int hi = hex_value(p[1]), lo = hi < 0 ? -1 : hex_value(p[2]);
+            int decoded = percent_byte(p);
 
-            if (lo < 0)
+            if (decoded < 0)
                 return false;
-            c = (unsigned char)(hi * 16 + lo);
+            c = (unsigned char)decoded;
             p += 2;
         }
         if (c < 0x20 || c == 0x7f || n + 1 >= cap)

@@ -4,6 +4,7 @@
  * of the answer goes through. No socket is touched here.
  */
 #include "base/clock.h"
+#include "base/percent.h"
 #include "proxy/http_internal.h"
 
 #include <arpa/inet.h>
@@ -175,14 +176,6 @@ const char *http_query_raw(const struct http_exchange *x)
     return x->query;
 }
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)tolower((unsigned char)c);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decodes "+" and %XX in place; a NUL or a bad escape makes the value unusable. */
 static bool query_decode(char *s)
 {
@@ -191,10 +184,10 @@ static bool query_decode(char *s)
         if (*s == '+') {
             *out++ = ' ';
         } else if (*s == '%') {
-            int hi = hex_value(s[1]), lo = hi < 0 ? -1 : hex_value(s[2]);
-            if (lo < 0 || (hi == 0 && lo == 0))
+            int decoded = percent_byte(s);
+            if (decoded <= 0)
                 return false;
-            *out++ = (char)(hi * 16 + lo);
+            *out++ = (char)decoded;
             s += 2;
         } else {
             *out++ = *s;

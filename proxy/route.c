@@ -4,20 +4,12 @@
  * first path component that names one, then the default. Names are lookup keys: nothing from a request is ever dialled.
  * Endpoints: OCI distribution-spec v1.1, "Endpoints".
  */
+#include "base/percent.h"
 #include "proxy/proxy_internal.h"
 
-#include <ctype.h>
 #include <string.h>
 
 #define PATH_MAX_BYTES 1024
-
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)tolower((unsigned char)c);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 /* Decodes %XX once. An escaped slash or NUL could make two paths look alike, so both are refused. */
 static bool decode_path(const char *path, char *out, size_t cap)
@@ -26,12 +18,10 @@ static bool decode_path(const char *path, char *out, size_t cap)
     for (; *path; path++) {
         char c = *path;
         if (c == '%') {
-            int hi = hex_value(path[1]), lo = hi < 0 ? -1 : hex_value(path[2]);
-            if (lo < 0)
+            int decoded = percent_byte(path);
+            if (decoded <= 0 || decoded == '/')
                 return false;
-            c = (char)(hi * 16 + lo);
-            if (c == '/' || c == '\0')
-                return false;
+            c = (char)decoded;
             path += 2;
         }
         if (n + 1 >= cap)
