@@ -150,7 +150,6 @@ static int configure(struct exchange *x, struct err *err)
     SET(CURLOPT_TCP_KEEPALIVE, 1L); /* paused transfers are silent for long */
     SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)x->ups->connect_ms);
-    SET(CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_BYTES);
     SET(CURLOPT_ERRORBUFFER, x->reason);
     SET(CURLOPT_HEADERFUNCTION, on_header);
     SET(CURLOPT_HEADERDATA, (void *)x);
@@ -158,6 +157,8 @@ static int configure(struct exchange *x, struct err *err)
     SET(CURLOPT_WRITEDATA, (void *)x);
     SET(CURLOPT_PRIVATE, (void *)x);
 #undef SET
+    /* Only speed hangs on it, and libcurl refuses it on a handle whose last try could not resolve the host. */
+    (void)curl_easy_setopt(e, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_BYTES);
     if (failed)
         return err_set(err, ERR_NOMEM, "%s: libcurl refused an option", x->label);
     return 0;
