@@ -118,6 +118,22 @@ static void unsatisfiable(struct request *r, uint64_t size)
     request_reply(r, &a);
 }
 
+/* What of the form is wanted. False: nothing that it has, and the request was answered so. */
+static bool choose_range(struct request *r, const struct form *f, struct range *out)
+{
+    range_parse(wanted_range(r), f->length, out);
+    if (out->kind != RANGE_UNSATISFIABLE)
+        return true;
+    unsatisfiable(r, f->length);
+    return false;
+}
+
+/* Bytes in the answer's body: of the range, else of the whole form. */
+static uint64_t part_bytes(const struct form *f, const struct range *range)
+{
+    return range->kind == RANGE_ONE ? range->last - range->first + 1 : f->length;
+}
+
 /* Sends source (taken; NULL for HEAD). */
 static void reply(struct request *r, const struct form *f, const struct range *range, struct source **source)
 {
@@ -132,7 +148,7 @@ static void reply(struct request *r, const struct form *f, const struct range *r
         return;
     }
     a.has_length = f->has_length;
-    a.length_bytes = range->kind == RANGE_ONE ? range->last - range->first + 1 : f->length;
+    a.length_bytes = part_bytes(f, range);
     request_reply(r, &a);
 }
 
@@ -212,14 +228,11 @@ bool blob_answer_store(struct request *r)
 
     fill_unref(steal(&r->fill));
     choose_form(r, &form);
-    range_parse(wanted_range(r), form.length, &range);
-    if (range.kind == RANGE_UNSATISFIABLE) {
-        unsatisfiable(r, form.length);
+    if (!choose_range(r, &form, &range))
         return true;
-    }
     if (range.kind == RANGE_ONE) {
         off = range.first;
-        len = range.last - range.first + 1;
+        len = part_bytes(&form, &range);
     }
     if (http_method(r->x) == HTTP_GET && open_stored(r, &form, off, len, &source, &err) < 0)
         return !lost(r, &r->digest, r->blob.role, &err);
@@ -236,16 +249,11 @@ bool blob_answer_original(struct request *r, const struct store_source *s)
     struct err err = ERR_INIT;
 
     choose_form(r, &form);
-    range_parse(wanted_range(r), form.length, &range);
-    if (range.kind == RANGE_UNSATISFIABLE) {
-        unsatisfiable(r, form.length);
+    if (!choose_range(r, &form, &range))
         return true;
-    }
-    bool part = range.kind == RANGE_ONE;
+    uint64_t off = range.kind == RANGE_ONE ? range.first : 0;
     place_of(r, &place);
-    if (http_method(r->x) == HTTP_GET &&
-        blob_reopen(&place, part ? range.first : 0, part ? range.last - range.first + 1 : form.length, &source, &err) <
-            0)
+    if (http_method(r->x) == HTTP_GET && blob_reopen(&place, off, part_bytes(&form, &range), &source, &err) < 0)
         return !lost(r, &s->original, ROLE_ORIGINAL, &err);
     reply(r, &form, &range, &source);
     return true;
@@ -305,12 +313,8 @@ void blob_answer_fill(struct request *r)
     choose_form(r, &form);
     form.has_length = known;
     form.length = length;
-    if (known)
-        range_parse(wanted_range(r), length, &range);
-    if (range.kind == RANGE_UNSATISFIABLE) {
-        unsatisfiable(r, length);
+    if (known && !choose_range(r, &form, &range))
         return;
-    }
     if (range.kind == RANGE_ONE)
         r->cache = CACHE_FOLLOW;
     if (http_method(r->x) == HTTP_GET && open_followed(r, &range, &source, &err) < 0)
