@@ -85,6 +85,7 @@ static void reply_err(struct http_exchange *x, const struct err *err)
     case ERR_UNSUPPORTED:
         reply_error(x, 400, "bad_request", NULL, err->msg);
         return;
+    case ERR_THROTTLED:
     case ERR_BUSY:
         reply_error(x, 409, "busy", NULL, err->msg);
         return;
@@ -322,7 +323,7 @@ int admin_listen(struct admin *a, const char *address, const char **out_address,
     struct admin_port *port;
 
     TRY(port_new(a, address, &port, err));
-    TRY(http_listen(a->http, address, handle, port, &listener, err));
+    TRY(http_listen(a->http, &(struct http_listen_options){.address = address}, handle, port, &listener, err));
     *out_address = http_listener_address(listener);
     return 0;
 }

@@ -131,6 +131,8 @@ const char *err_code_name(int code)
         return "TIMEOUT";
     case ERR_CANCELLED:
         return "CANCELLED";
+    case ERR_THROTTLED:
+        return "THROTTLED";
     case ERR_BUSY:
         return "BUSY";
     case ERR_UPSTREAM:

@@ -31,6 +31,7 @@ enum err_code {
     ERR_IO = -13,          /* the operating system failed a read, write or open */
     ERR_USAGE = -14,       /* the command line or the configuration is wrong */
     ERR_BUG = -15,         /* a promise inside recask was broken */
+    ERR_THROTTLED = -16,   /* an upstream said "too many requests" (429) */
 };
 
 #define ERR_MSG_BYTES 512

@@ -6,6 +6,7 @@
 #include "admin/admin.h"
 #include "admin/client.h"
 #include "cli/cli.h"
+#include "proxy/access.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,6 +24,7 @@ struct serve {
     struct workpool *pool;
     struct http_server *http;
     struct proxy *proxy;
+    struct access *access;
     struct admin *admin;
     const char *address;       /* of the first listener */
     const char *admin_address; /* NULL: off */
@@ -38,6 +40,7 @@ static void serve_release(struct serve *s)
     workpool_free(s->pool);
     if (s->proxy != NULL)
         proxy_free(s->proxy);
+    access_free(s->access);
     admin_free(s->admin);
     if (s->http != NULL)
         http_server_free(s->http);
@@ -123,11 +126,35 @@ static int open_http(struct serve *s, struct err *err)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned threads = cpus > 0 && cpus + 2 > MIN_WORKERS ? (unsigned)cpus + 2 : MIN_WORKERS;
-    struct http_options opt = {0};
+    struct http_options opt = {
+        .max_connections = (unsigned)s->cfg->connections,
+        .max_connections_per_client = (unsigned)s->cfg->connections_per_client,
+        .header_ms = (int)s->cfg->timeouts.header_ms,
+        .idle_ms = (int)s->cfg->timeouts.idle_ms,
+    };
 
     TRY(workpool_new("work", threads, &s->pool, err));
     opt.pool = s->pool;
     return http_server_new(&opt, &s->http, err);
+}
+
+/* Without `auth` there is none, and everybody may read everything. */
+static int open_access(struct serve *s, struct err *err)
+{
+    const struct config_auth *auth = &s->cfg->auth;
+    CLEANUP(free_ptr) struct access_rule *rules = NULL;
+
+    if (auth->htpasswd == NULL)
+        return 0;
+    rules = calloc(auth->rule_count + 1, sizeof *rules);
+    if (rules == NULL)
+        return err_nomem(err, (auth->rule_count + 1) * sizeof *rules);
+    for (size_t i = 0; i < auth->rule_count; i++)
+        rules[i] = (struct access_rule){.users = (const char *const *)auth->rules[i].users.v,
+                                        .repositories = (const char *const *)auth->rules[i].repositories.v};
+    struct access_options opt = {.htpasswd = auth->htpasswd, .rules = rules, .rule_count = auth->rule_count};
+
+    return access_new(&opt, &s->access, err);
 }
 
 static int open_proxy(struct serve *s, struct err *err)
@@ -143,6 +170,17 @@ static int open_proxy(struct serve *s, struct err *err)
         .max_layer_bytes = cfg->max_layer_bytes,
         .max_ratio = (uint32_t)cfg->max_ratio,
         .offline = cfg->offline,
+        .negative_ttl_ms = (int)cfg->negative_ttl_ms,
+        .stale_wait_ms = (int)cfg->stale_wait_ms,
+        .on_upstream_404 = cfg->on_upstream_404 == CONFIG_UPSTREAM_404_DROP ? PROXY_GONE_DROP : PROXY_GONE_SERVE,
+        .unavailable_503 = cfg->on_upstream_error == CONFIG_UPSTREAM_ERROR_503,
+        .access = s->access,
+        .access_log = cfg->access_log == CONFIG_ON,
+        .auth_file = cfg->auth_file,
+        .upstream_connect_ms = (int)cfg->timeouts.connect_ms,
+        .upstream_stall_ms = (int)cfg->timeouts.stall_ms,
+        .upstream_request_ms = (int)cfg->timeouts.request_ms,
+        .upstream_blob_ms = (int)cfg->timeouts.blob_ms,
     };
 
     opt.has_view = fixed_view(cfg->view, &opt.view);
@@ -150,7 +188,23 @@ static int open_proxy(struct serve *s, struct err *err)
     for (size_t i = 0; i < cfg->upstream_count; i++) {
         const struct config_upstream *up = &cfg->upstreams[i];
         struct upstream_def def = {
-            .name = up->name, .url = up->url, .aliases = up->aliases, .add_library = up->add_library};
+            .name = up->name,
+            .url = up->url,
+            .aliases = (const char *const *)up->aliases.v,
+            .add_library = up->add_library,
+            .tag_ttl_s = up->tag_ttl_ms < 0 ? 0 : up->tag_ttl_ms / 1000,
+            .username = up->username,
+            .password_file = up->password_file,
+            .credential_helper = up->credential_helper,
+            .token_realms = (const char *const *)up->token_realms.v,
+            .ca_file = up->ca_file,
+            .cert_file = up->cert_file,
+            .key_file = up->key_file,
+            .insecure = up->insecure,
+            .http_proxy = up->http_proxy,
+            .max_connections = (unsigned)up->max_connections,
+            .max_rate = (unsigned)up->max_rate,
+        };
 
         TRY(proxy_add_upstream(s->proxy, &def, err));
         log_event(LOG_INFO, "serve.upstream", "name=%s url=%s", log_quote(up->name).s, log_quote(up->url).s);
@@ -180,6 +234,8 @@ static int listen_all(struct serve *s, struct err *err)
             .address = want->address,
             .link = want->link == CONFIG_LINK_WAN ? LINK_WAN : LINK_LAN,
             .upstream = want->upstream,
+            .tls_cert_file = want->tls_cert_file,
+            .tls_key_file = want->tls_key_file,
         };
         const char *address;
         int rc;
@@ -320,6 +376,7 @@ static int run(const struct args *args, struct err *err)
     raise_descriptor_limit();
     TRY(open_store(&s, err));
     TRY(open_http(&s, err));
+    TRY(open_access(&s, err));
     TRY(open_proxy(&s, err));
     TRY(listen_all(&s, err));
     TRY(open_admin(&s, err));

@@ -33,7 +33,7 @@ enum config_originals { CONFIG_ORIGINALS_AUTO = 0, CONFIG_ORIGINALS_KEEP, CONFIG
 enum config_signed { CONFIG_SIGNED_ORIGINAL = 0, CONFIG_SIGNED_REWRITE };
 
 struct config_strings {
-    char **v;
+    char **v; /* NULL when empty; else a NULL stands behind the last one */
     size_t count;
 };
 
@@ -42,19 +42,40 @@ struct config_listen {
     enum config_view view;
     enum config_link link;
     char *upstream; /* NULL: by ns=, path or default */
-    char *tls_cert_file, *tls_key_file;
+    char *tls_cert_file, *tls_key_file; /* both or none */
 };
 
 struct config_upstream {
     char *name;
     char *url;
-    const char *const *aliases; /* static, NULL-terminated, or NULL */
-    bool add_library;           /* docker.io */
-    int64_t tag_ttl_ms;         /* -1: the global one */
-    char *username, *password_file, *ca_file;
+    struct config_strings aliases;
+    bool add_library;   /* docker.io */
+    bool known;         /* one of the built-in list */
+    int64_t tag_ttl_ms; /* -1: the global one */
+    char *username, *password_file;
+    char *credential_helper;
     struct config_strings token_realms;
+    char *ca_file, *cert_file, *key_file;
     bool insecure;
+    char *http_proxy; /* NULL: the environment's; "": none ("off") */
+    int64_t max_connections, max_rate; /* 0: default, no limit */
 };
+
+/* One rule of `auth.rules`: these users may read these repositories. */
+struct config_rule {
+    struct config_strings users;        /* names; "*": everybody with a password, "anonymous": those without too */
+    struct config_strings repositories; /* "docker.io/library/alpine", "ghcr.io/acme/<star>", "<star>" */
+};
+
+struct config_auth {
+    char *htpasswd; /* NULL: nobody needs a password */
+    struct config_rule *rules;
+    size_t rule_count; /* 0: whoever has a password may read all */
+};
+
+enum config_upstream_404 { CONFIG_UPSTREAM_404_SERVE = 0, CONFIG_UPSTREAM_404_DROP };
+enum config_upstream_error { CONFIG_UPSTREAM_ERROR_404 = 0, CONFIG_UPSTREAM_ERROR_503 };
+enum config_switch { CONFIG_ON = 0, CONFIG_OFF };
 
 struct config_quota {
     uint64_t bytes;   /* 0: */
@@ -78,7 +99,18 @@ struct config {
     uint64_t max_layer_bytes;
     int64_t max_ratio;
     bool offline;
-    int64_t tag_ttl_ms, stop_timeout_ms;
+    int64_t tag_ttl_ms, negative_ttl_ms, stale_wait_ms, stop_timeout_ms;
+    enum config_switch known_upstreams; /* ON: the built-in list is behind `upstreams` */
+    enum config_upstream_404 on_upstream_404;
+    enum config_upstream_error on_upstream_error;
+    char *auth_file; /* docker's config.json; NULL: none */
+    struct config_auth auth;
+    struct {
+        int64_t connect_ms, stall_ms, request_ms, blob_ms; /* of transfers from upstreams */
+        int64_t header_ms, idle_ms;                        /* of clients */
+    } timeouts;
+    int64_t connections, connections_per_client; /* per listener; per_client 0: no limit */
+    enum config_switch access_log;
     char *unsupported; /* place of the first key that is set and whose feature comes later, or NULL */
 };
 

@@ -64,7 +64,8 @@ static int name_upstream(struct config_upstream *up, struct err *err)
         up->name = steal(&url.name);
     up->add_library = is_hub_host(up->name) || (url.name != NULL && is_hub_host(url.name));
     if (strcmp(up->name, HUB) == 0)
-        up->aliases = hub_aliases;
+        for (size_t i = 0; hub_aliases[i] != NULL; i++)
+            TRY(config_strings_add(&up->aliases, hub_aliases[i], err));
     return 0;
 }
 
@@ -72,8 +73,8 @@ static bool goes_by(const struct config_upstream *up, const char *name)
 {
     if (strcmp(up->name, name) == 0)
         return true;
-    for (size_t i = 0; up->aliases != NULL && up->aliases[i] != NULL; i++) {
-        if (strcmp(up->aliases[i], name) == 0)
+    for (size_t i = 0; i < up->aliases.count; i++) {
+        if (strcmp(up->aliases.v[i], name) == 0)
             return true;
     }
     return false;

@@ -70,6 +70,14 @@ static int set_duration(const struct key *k, int64_t *out, const char *text, str
     return 0;
 }
 
+static int add_url(struct config_strings *list, const char *text, struct err *err)
+{
+    CLEANUP(config_url_release) struct config_url url = {0};
+
+    TRY(config_url_parse(text, &url, err));
+    return config_strings_add(list, url.url, err);
+}
+
 int config_set_text(const struct key *k, void *base, const char *text, struct err *err)
 {
     void *field = (char *)base + k->off;
@@ -87,7 +95,7 @@ int config_set_text(const struct key *k, void *base, const char *text, struct er
     case KEY_URL:
         return set_string(k, field, text, err);
     case KEY_TEXTS:
-        return config_strings_add(field, text, err);
+        return add_url(field, text, err);
     case KEY_SIZE:
         return set_size(k, field, text, err);
     case KEY_QUOTA:
@@ -126,15 +134,14 @@ int config_set_defaults(const char *prefix, void *base, struct err *err)
 
 int config_strings_add(struct config_strings *list, const char *text, struct err *err)
 {
-    CLEANUP(config_url_release) struct config_url url = {0};
-    char **grown;
+    char **grown = realloc(list->v, (list->count + 2) * sizeof *grown);
 
-    TRY(config_url_parse(text, &url, err));
-    grown = realloc(list->v, (list->count + 1) * sizeof *grown);
     if (grown == NULL)
-        return err_nomem(err, (list->count + 1) * sizeof *grown);
+        return err_nomem(err, (list->count + 2) * sizeof *grown);
     list->v = grown;
-    list->v[list->count++] = steal(&url.url);
+    list->v[list->count] = NULL;
+    TRY(str_dup(text, &list->v[list->count], err));
+    list->v[++list->count] = NULL;
     return 0;
 }
 

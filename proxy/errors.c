@@ -22,6 +22,7 @@ static const struct mapping mappings[] = {
     {ERR_DENIED, 403, "DENIED", NULL},       {ERR_UNSUPPORTED, 400, "UNSUPPORTED", NULL},
     {ERR_NOSPC, 503, "UNAVAILABLE", "30"},   {ERR_NOMEM, 503, "UNAVAILABLE", "5"},
     {ERR_IO, 500, "UNKNOWN", NULL},          {ERR_USAGE, 400, "UNSUPPORTED", NULL},
+    {ERR_THROTTLED, 503, "TOOMANYREQUESTS", "5"},
     {ERR_BUG, 500, "UNKNOWN", NULL},
 };
 

@@ -460,14 +460,14 @@ static int listener_new(struct http_server *s, http_handler_fn *fn, void *arg, c
 }
 
 /* On failure the listener stays in the server's list, without a daemon, until http_server_free(). */
-int http_listen(struct http_server *s, const char *address, http_handler_fn *fn, void *arg, struct http_listener **out,
-                struct err *err)
+int http_listen(struct http_server *s, const struct http_listen_options *opt, http_handler_fn *fn, void *arg,
+                struct http_listener **out, struct err *err)
 {
     struct http_listener *l;
     int fd = -1;
 
-    TRY(http_open_tcp(address, &fd, err));
-    int rc = listener_new(s, fn, arg, address, &l, err);
+    TRY(http_open_tcp(opt->address, &fd, err));
+    int rc = listener_new(s, fn, arg, opt->address, &l, err);
     if (rc < 0) {
         close(fd);
         return rc;

@@ -28,14 +28,24 @@ struct http_options {
     struct workpool *pool;
     unsigned threads;         /* event threads per listener; 0: 2 */
     unsigned max_connections; /* per listener; 0: 4096 */
+    unsigned max_connections_per_client; /* per listener and IP address (IPv6: /64); 0: no limit. More are closed at once */
+    int header_ms;            /* from a request's first byte to the end of its headers; 0: 30,000 */
+    int idle_ms;              /* no byte read or written; 0: 120,000 */
+};
+
+struct http_listen_options {
+    const char *address; /* "127.0.0.1:5000", "[::1]:5000", port 0 picks one */
+    /* PEM: chain and key; both or none. Read at the start (ERR_USAGE names file and fault) and again when they change on
+     * disk; a pair that cannot be used then is logged and the old one stays. */
+    const char *tls_cert_file, *tls_key_file;
 };
 
 /* arg: from http_listen. Runs on a worker. */
 typedef void http_handler_fn(void *arg, struct http_exchange *x);
 
 MUST_CHECK int http_server_new(const struct http_options *opt, struct http_server **out, struct err *err);
-/* address: "127.0.0.1:5000", "[::1]:5000", port 0 picks one. ERR_USAGE, ERR_BUSY (in use), ERR_IO. */
-MUST_CHECK int http_listen(struct http_server *s, const char *address, http_handler_fn *fn, void *arg,
+/* ERR_USAGE, ERR_BUSY (in use), ERR_IO. */
+MUST_CHECK int http_listen(struct http_server *s, const struct http_listen_options *opt, http_handler_fn *fn, void *arg,
                            struct http_listener **out, struct err *err);
 MUST_CHECK int http_listen_unix(struct http_server *s, const char *path, http_handler_fn *fn, void *arg,
                                 struct http_listener **out, struct err *err);

@@ -30,7 +30,14 @@ static void apply_defaults(struct proxy_options *opt)
 static int open_parts(struct proxy *p, struct err *err)
 {
     struct upstreams_options ups = {
-        .user_agent = p->opt.user_agent, .offline = p->opt.offline, .stall_ms = p->opt.upstream_stall_ms};
+        .user_agent = p->opt.user_agent,
+        .offline = p->opt.offline,
+        .connect_ms = p->opt.upstream_connect_ms,
+        .stall_ms = p->opt.upstream_stall_ms,
+        .request_ms = p->opt.upstream_request_ms,
+        .blob_ms = p->opt.upstream_blob_ms,
+        .auth_file = p->opt.auth_file,
+    };
 
     TRY(upstreams_new(&ups, &p->ups, err));
     TRY(timers_new(&p->timers, err));
@@ -78,7 +85,7 @@ static void request_done(void *arg, const struct http_exchange *x, const struct 
     struct listener_ctx *l = arg;
 
     atomic_fetch_add(&l->p->counters.served_bytes, done->sent_bytes);
-    log_event(LOG_INFO, "http",
+    log_event(l->p->opt.access_log ? LOG_INFO : LOG_DEBUG, "http",
               "req=%s peer=%s method=%s path=%s status=%d bytes=%" PRIu64 " cache=%s view=%s done=%d ua=%s",
               http_request_id(x), http_peer(x), http_method_text(x), log_quote(http_path(x)).s, done->status,
               done->sent_bytes, done->cache ? done->cache : "-", done->view ? done->view : "-", done->complete,
@@ -101,7 +108,9 @@ int proxy_listen(struct proxy *p, const struct proxy_listen *opt, const char **o
             return err_set(err, ERR_USAGE, "listener %s: there is no upstream named \"%s\"", opt->address,
                            opt->upstream);
     }
-    TRY(http_listen(p->opt.http, opt->address, request_handle, l, &l->l, err));
+    struct http_listen_options http = {
+        .address = opt->address, .tls_cert_file = opt->tls_cert_file, .tls_key_file = opt->tls_key_file};
+    TRY(http_listen(p->opt.http, &http, request_handle, l, &l->l, err));
     http_on_done(l->l, request_done, l);
     *out_address = http_listener_address(l->l);
     return 0;

@@ -18,8 +18,12 @@ struct proxy_listen {
     bool has_view; /* false: auto, or the proxy's own wish */
     enum oci_view view;
     enum oci_link link;
-    const char *upstream; /* NULL: by ns=, path or default */
+    const char *upstream; /* NULL: by ns=, path, Host or default */
+    const char *tls_cert_file, *tls_key_file; /* both or none */
 };
+
+/* What an upstream's word that a known image is gone means for it. */
+enum proxy_gone { PROXY_GONE_SERVE = 0, PROXY_GONE_DROP };
 
 struct proxy_options {
     struct store *store;
@@ -30,11 +34,19 @@ struct proxy_options {
     enum oci_view view;
     bool rewrite_signed;      /* signed = "rewrite": views of signed images too; default false: original */
     int64_t tag_ttl_s;        /* < 0: 60 */
+    int negative_ttl_ms;      /* how long an upstream's 404 for a tag is believed; < 0: 10,000; 0: not at all */
+    int stale_wait_ms;        /* with a stored answer at hand the upstream gets this long to give a newer one; 0: 700 */
+    enum proxy_gone on_upstream_404;
+    bool unavailable_503; /* when an upstream cannot be asked and nothing is stored: 503 with Retry-After. Default false: 404,
+                           * on which every mirror's client goes on to the next host */
+    struct access *access;    /* who may read what (proxy/access.h), borrowed; NULL: everybody everything */
     uint64_t max_layer_bytes; /* decoded; 0: 64 GiB */
     uint32_t max_ratio;       /* decoded / encoded; 0: 1100 (deflate cannot exceed 1032) */
     int hold_ms;              /* a client that cannot read the original waits this long for its view; 0: 60,000 */
     bool offline;
-    int upstream_stall_ms; /* 0: 60,000 */
+    bool access_log;       /* a line at level info per request; false: at level debug */
+    const char *auth_file; /* upstream.h; so are the next four */
+    int upstream_connect_ms, upstream_stall_ms, upstream_request_ms, upstream_blob_ms;
 };
 
 MUST_CHECK int proxy_new(const struct proxy_options *opt, struct proxy **out, struct err *err);

@@ -125,6 +125,7 @@ int upstreams_add(struct upstreams *ups, const struct upstream_def *def, struct 
     if (up == NULL)
         return err_nomem(err, sizeof *up);
     up->add_library = def->add_library;
+    up->tag_ttl_s = def->tag_ttl_s;
     TRY(str_dup(def->name, &up->name, err));
     TRY(str_dup(def->url, &up->url, err));
     for (size_t len = strlen(up->url); len > 0 && up->url[len - 1] == '/'; len--)
@@ -155,6 +156,11 @@ int upstreams_set_default(struct upstreams *ups, const char *name, struct err *e
 const struct upstream *upstream_default(const struct upstreams *ups)
 {
     return ups->by_default;
+}
+
+int64_t upstream_tag_ttl_s(const struct upstream *up)
+{
+    return up->tag_ttl_s;
 }
 
 const char *upstream_name(const struct upstream *up)

@@ -11,7 +11,7 @@
  *      at most; Authorization never goes to another host or port). A client's credentials are never sent.
  * Tokens: a 401 with a Bearer challenge is answered with an anonymous token for "repository:NAME:pull", fetched once for all
  *      who need it, kept while it lives and sent along from then on. The token service must belong to the upstream
- *      (upstream_realm.h); ERR_DENIED if not, or when a new token is refused too; ERR_UPSTREAM, ERR_TIMEOUT or ERR_BUSY when the
+ *      (upstream_realm.h); ERR_DENIED if not, or when a new token is refused too; ERR_UPSTREAM, ERR_TIMEOUT or ERR_THROTTLED when the
  *      service fails. No callback and no log line sees a token.
  * Time: connecting and stalls (no byte for stall_ms) end a try; a call or the rest of a stream is tried again with backoff,
  *      tries times in a row without progress. A stream resumes with Range at the byte it has reached and checks
@@ -34,7 +34,10 @@ struct upstreams_options {
     int connect_ms;         /* 0: 10,000 */
     int stall_ms;           /* 0: 60,000 */
     int tries;              /* 0: 3 */
+    int request_ms;         /* a call with all its tries; 0: 60,000 */
+    int blob_ms;            /* a stream, from its first request to its last byte, pauses not counted; 0: 24 h */
     bool offline;           /* never dial: every exchange ends in ERR_UPSTREAM at once */
+    const char *auth_file;  /* credentials by registry, in docker's config.json form; NULL: none */
 };
 
 struct upstream_def {
@@ -42,6 +45,19 @@ struct upstream_def {
     const char *url;  /* "https://registry-1.docker.io", "http://127.0.0.1:5001", may carry a path prefix */
     const char *const *aliases; /* other names, NULL-terminated; may be NULL */
     bool add_library; /* one-component names get "library/" in front */
+    int64_t tag_ttl_s; /* 0: the proxy's */
+    /* Who to be there; at most one of the two ways, none: what auth_file says, else anonymous. Files and helpers are read
+     * when they are needed and again when they have changed; nothing of them is ever shown. */
+    const char *username, *password_file;
+    const char *credential_helper; /* docker-credential-helper protocol: "ecr-login" (docker-credential-ecr-login from
+                                    * PATH) or an absolute path */
+    const char *const *token_realms; /* URLs of token services that may be asked besides its own; NULL-terminated or NULL */
+    /* TLS; PEM files. NULL: the system's authorities, no client certificate */
+    const char *ca_file, *cert_file, *key_file;
+    bool insecure;            /* take any certificate */
+    const char *http_proxy;   /* "http://host:3128"; "": never one; NULL: as the environment says (HTTPS_PROXY, NO_PROXY...) */
+    unsigned max_connections; /* at once; 0: 64. A part of them is kept for calls, so that blobs never hold up manifests */
+    unsigned max_rate;        /* requests per second, calls first; 0: no limit */
 };
 
 MUST_CHECK int upstreams_new(const struct upstreams_options *opt, struct upstreams **out, struct err *err);
@@ -59,6 +75,7 @@ const struct upstream *upstream_default(const struct upstreams *ups);
 const char *upstream_name(const struct upstream *up);
 const char *upstream_url(const struct upstream *up);
 bool upstream_adds_library(const struct upstream *up);
+int64_t upstream_tag_ttl_s(const struct upstream *up); /* 0: none of its own */
 
 /* The part of an answer that callers look at. Strings are NULL where the header was absent. */
 struct upstream_head {
@@ -66,6 +83,7 @@ struct upstream_head {
     char *content_type;
     char *link;
     char *filters_applied; /* OCI-Filters-Applied */
+    char *content_encoding; /* though identity was asked for; then length_bytes is unknown and bodies come as they were sent */
     bool has_length;
     uint64_t length_bytes; /* of the whole representation (Content-Length, or the total of Content-Range) */
     bool has_digest;
@@ -90,7 +108,7 @@ struct upstream_request {
 };
 
 /* The end of a call, exactly once, on the upstream thread. err->code is 0 for any 2xx answer. Otherwise ERR_NOTFOUND (404),
- * ERR_DENIED (401, 403), ERR_BUSY (429), ERR_UPSTREAM (other statuses, cannot connect, TLS, broken), ERR_TIMEOUT,
+ * ERR_DENIED (401, 403), ERR_THROTTLED (429), ERR_UPSTREAM (other statuses, cannot connect, TLS, broken), ERR_TIMEOUT,
  * ERR_LIMIT, ERR_CANCELLED; the message names method, URL (without query) and status. answer is borrowed for the call; its
  * head is filled also for statuses outside 2xx. Steal what you keep. */
 typedef void upstream_done_fn(void *arg, struct upstream_answer *answer, const struct err *err);

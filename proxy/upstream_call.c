@@ -19,6 +19,7 @@ void upstream_answer_release(struct upstream_answer *a)
     free(a->head.content_type);
     free(a->head.link);
     free(a->head.filters_applied);
+    free(a->head.content_encoding);
     buf_release(&a->body);
     a->head = (struct upstream_head){.retry_after_s = -1};
 }

@@ -297,7 +297,7 @@ static enum err_code code_of_status(int status)
     case 403:
         return ERR_DENIED;
     case 429:
-        return ERR_BUSY;
+        return ERR_THROTTLED;
     default:
         return ERR_UPSTREAM;
     }

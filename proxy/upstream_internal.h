@@ -38,6 +38,7 @@ struct upstream {
     char **aliases;
     size_t alias_count;
     bool add_library;
+    int64_t tag_ttl_s;
 };
 
 struct upstreams {

@@ -203,6 +203,7 @@ static enum err_code code_for_askers(int code)
     case ERR_TIMEOUT:
     case ERR_CANCELLED:
     case ERR_BUSY:
+    case ERR_THROTTLED:
     case ERR_UPSTREAM:
     case ERR_DENIED:
     case ERR_NOSPC:

@@ -55,9 +55,9 @@ static void defaults(void **state UNUSED)
     assert_string_equal(cfg->upstreams[0].name, "docker.io");
     assert_string_equal(cfg->upstreams[0].url, "https://registry-1.docker.io");
     assert_true(cfg->upstreams[0].add_library);
-    assert_string_equal(cfg->upstreams[0].aliases[0], "index.docker.io");
-    assert_string_equal(cfg->upstreams[0].aliases[1], "registry-1.docker.io");
-    assert_null(cfg->upstreams[0].aliases[2]);
+    assert_string_equal(cfg->upstreams[0].aliases.v[0], "index.docker.io");
+    assert_string_equal(cfg->upstreams[0].aliases.v[1], "registry-1.docker.io");
+    assert_null(cfg->upstreams[0].aliases.v[2]);
     assert_string_equal(cfg->default_upstream, "docker.io");
     assert_int_equal(cfg->view, CONFIG_VIEW_AUTO);
     assert_int_equal(cfg->signed_images, CONFIG_SIGNED_ORIGINAL);
@@ -99,7 +99,7 @@ static void whole_file(void **state UNUSED)
     assert_int_equal(cfg->originals, CONFIG_ORIGINALS_KEEP);
     assert_int_equal(cfg->upstream_count, 2);
     assert_false(cfg->upstreams[0].add_library);
-    assert_null(cfg->upstreams[0].aliases);
+    assert_null(cfg->upstreams[0].aliases.v);
     assert_true(cfg->upstreams[1].add_library);
     assert_string_equal(cfg->default_upstream, "docker.io"); /* by its alias */
     assert_int_equal(cfg->view, CONFIG_VIEW_CANONICAL);
@@ -385,7 +385,7 @@ static void hub_under_another_name(void **state UNUSED)
 
     assert_int_equal(load_with(NULL, home_env, flags, 1, &cfg, &err), 0);
     assert_true(cfg->upstreams[0].add_library);
-    assert_null(cfg->upstreams[0].aliases);
+    assert_null(cfg->upstreams[0].aliases.v);
 }
 
 static void store_paths(void **state UNUSED)

@@ -172,7 +172,7 @@ static int set_up(void **state)
     struct proxy_options opt = {
         .store = f->st, .pool = f->pool, .http = f->http, .user_agent = "test", .upstream_stall_ms = 5000};
     ASSERT_OK(proxy_new(&opt, &f->p, &err));
-    struct upstream_def def = {"up", f->server.url, NULL, false};
+    struct upstream_def def = {.name = "up", .url = f->server.url};
     ASSERT_OK(proxy_add_upstream(f->p, &def, &err));
     ASSERT_OK(proxy_start(f->p, &err));
     struct proxy_listen l = {.address = "127.0.0.1:0"};

@@ -106,7 +106,7 @@ static int set_up(void **state)
     ASSERT_OK(workpool_new("work", 3, &f->pool, &err));
     struct proxy_options opt = {.store = f->st, .pool = f->pool, .user_agent = "test", .upstream_stall_ms = 2000};
     ASSERT_OK(proxy_new(&opt, &f->p, &err));
-    struct upstream_def def = {"up", f->server.url, NULL, false};
+    struct upstream_def def = {.name = "up", .url = f->server.url};
     ASSERT_OK(proxy_add_upstream(f->p, &def, &err));
     ASSERT_OK(proxy_start(f->p, &err));
     f->up = upstream_find(f->p->ups, "up", 2);

@@ -141,7 +141,7 @@ static int set_up(void **state)
     ASSERT_OK(workpool_new("work", 3, &f->pool, &err));
     struct http_options opt = {.pool = f->pool};
     ASSERT_OK(http_server_new(&opt, &f->server, &err));
-    ASSERT_OK(http_listen(f->server, "127.0.0.1:0", handle, f, &f->l, &err));
+    ASSERT_OK(http_listen(f->server, &(struct http_listen_options){.address = "127.0.0.1:0"}, handle, f, &f->l, &err));
     http_on_done(f->l, on_done, f);
     f->address = http_listener_address(f->l);
     *state = f;
@@ -722,12 +722,12 @@ static void test_listen_errors(void **state)
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct err err = ERR_INIT;
-        assert_int_equal(http_listen(f->server, bad[i], handle, f, &l, &err), ERR_USAGE);
+        assert_int_equal(http_listen(f->server, &(struct http_listen_options){.address = bad[i]}, handle, f, &l, &err), ERR_USAGE);
     }
     struct err err = ERR_INIT;
-    assert_int_equal(http_listen(f->server, f->address, handle, f, &l, &err), ERR_BUSY);
+    assert_int_equal(http_listen(f->server, &(struct http_listen_options){.address = f->address}, handle, f, &l, &err), ERR_BUSY);
     err_clear(&err);
-    if (http_listen(f->server, "[::1]:0", handle, f, &l, &err) == 0)
+    if (http_listen(f->server, &(struct http_listen_options){.address = "[::1]:0"}, handle, f, &l, &err) == 0)
         assert_memory_equal(http_listener_address(l), "[::1]:", 6);
 }
 

@@ -18,8 +18,9 @@ struct fixture {
 static int set_up(void **state)
 {
     static const char *const aliases[] = {"registry-1.docker.io", "index.docker.io", NULL};
-    const struct upstream_def hub = {"docker.io", "https://registry-1.docker.io", aliases, true};
-    const struct upstream_def ghcr = {"ghcr.io", "https://ghcr.io", NULL, false};
+    const struct upstream_def hub = {
+        .name = "docker.io", .url = "https://registry-1.docker.io", .aliases = aliases, .add_library = true};
+    const struct upstream_def ghcr = {.name = "ghcr.io", .url = "https://ghcr.io"};
     const struct upstreams_options opt = {.user_agent = "test"};
     struct fixture *f = calloc(1, sizeof(*f));
     struct err err = ERR_INIT;

@@ -165,11 +165,11 @@ static void test_statuses(void **state UNUSED)
         unsigned requests;
     } rows[] = {
         {"/status/404", ERR_NOTFOUND, 404, 1},       {"/status/401", ERR_DENIED, 401, 1},
-        {"/status/403", ERR_DENIED, 403, 1},         {"/status/429/later", ERR_BUSY, 429, 1},
+        {"/status/403", ERR_DENIED, 403, 1},         {"/status/429/later", ERR_THROTTLED, 429, 1},
         {"/status/503/later", ERR_UPSTREAM, 503, 1}, {"/status/400", ERR_UPSTREAM, 400, 1},
         {"/status/501", ERR_UPSTREAM, 501, 1},       {"/status/304", ERR_UPSTREAM, 304, 1},
         {"/status/302", ERR_UPSTREAM, 302, 1},       {"/status/206", ERR_UPSTREAM, 206, 1},
-        {"/status/429", ERR_BUSY, 429, 3},           {"/status/500", ERR_UPSTREAM, 500, 3},
+        {"/status/429", ERR_THROTTLED, 429, 3},           {"/status/500", ERR_UPSTREAM, 500, 3},
     };
 
     begin(say_status);
@@ -372,10 +372,11 @@ static void test_registries(void **state UNUSED)
         assert_int_equal(upstreams_add(many, &(struct upstream_def){.name = "a", .url = bad_urls[i]}, &err), ERR_USAGE);
     }
     err_clear(&err);
-    struct upstream_def hub = {"docker.io", "https://registry-1.docker.io/", aliases, true};
+    struct upstream_def hub = {
+        .name = "docker.io", .url = "https://registry-1.docker.io/", .aliases = aliases, .add_library = true};
     assert_int_equal(upstreams_add(many, &hub, &err), 0);
     assert_int_equal(
-        upstreams_add(many, &(struct upstream_def){"[::1]:5", "http://[::1]:5/sub/path//", NULL, false}, &err), 0);
+        upstreams_add(many, &(struct upstream_def){.name = "[::1]:5", .url = "http://[::1]:5/sub/path//"}, &err), 0);
     assert_int_equal(upstreams_add(many, &hub, &err), ERR_USAGE);
     err_clear(&err);
     hub.name = "other";

@@ -410,7 +410,7 @@ static void test_replies(void **state UNUSED)
         {"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", ERR_UPSTREAM, -1, 1},
         {"HTTP/1.1 401 No\r\nWWW-Authenticate: Bearer realm=\"x\"\r\nContent-Length: 0\r\n\r\n", ERR_DENIED, -1, 1},
         {"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", ERR_DENIED, -1, 1},
-        {"HTTP/1.1 429 No\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n", ERR_BUSY, 30, 1},
+        {"HTTP/1.1 429 No\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n", ERR_THROTTLED, 30, 1},
         {"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", ERR_UPSTREAM, -1, 2},
         {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ERR_UPSTREAM, -1, 1},
         {"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"token\":\"hush\"}", 0, -1, 1}, /* but a wrong one */
