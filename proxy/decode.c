@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A source that decodes another one, whose codec shows only in its first bytes: they are read first, then the decoder is
- * put behind them. Media types are not asked: what a manifest calls a layer and what its bytes are need not agree.
+ * put behind them. Media types are not asked: what a manifest calls a layer and what its bytes are need not agree. And the
+ * same for a few bytes in memory.
  */
+#include "base/buf.h"
 #include "proxy/blob_internal.h"
 #include "transcode/codec.h"
 
@@ -145,4 +147,43 @@ int source_decoded_new(struct source **inner, uint64_t max_out_bytes, uint32_t m
     *out = &d->base;
     d = NULL;
     return 0;
+}
+
+/* ---- what fits in memory ------------------------------------------------------------------------------------------ */
+
+/* One step into out's spare room, of which there is always a byte: the decoder knows the limit, out's is one more. */
+static int decode_some(struct filter *decoder, struct stream_in *in, struct buf *out, struct err *err)
+{
+    size_t left = out->limit_bytes - out->len;
+    size_t room = left < DECODE_BUFFER_BYTES ? left : DECODE_BUFFER_BYTES;
+
+    TRY(buf_reserve(out, room, err));
+    struct stream_out to = {.ptr = (uint8_t *)out->data + out->len, .len = room};
+    int rc = filter_step(decoder, in, true, &to, err);
+    out->len += to.pos;
+    out->data[out->len] = '\0';
+    if (rc == STEP_WAIT && to.pos == 0) /* with all the input and some room there is nothing to wait for */
+        return err_set(err, ERR_BUG, "a decoder waits for nothing");
+    return rc;
+}
+
+int decode_whole(const struct buf *in, size_t limit_bytes, struct buf *out, struct err *err)
+{
+    CLEANUP(filter_cleanup) struct filter *decoder = NULL;
+    struct decode_limits limits = {.max_out_bytes = limit_bytes};
+    enum codec codec = in->len > 0 ? codec_sniff(in->data, in->len) : CODEC_NONE;
+    int rc = STEP_MORE;
+
+    REQUIRE(limit_bytes < SIZE_MAX);
+    buf_init(out, limit_bytes + 1);
+    if (codec == CODEC_NONE)
+        return err_set(err, ERR_FORMAT, "neither gzip nor zstd");
+    TRY(codec_decoder_new(codec, &limits, &decoder, err));
+    struct stream_in from = {.ptr = (const uint8_t *)in->data, .len = in->len};
+    while (rc == STEP_MORE || rc == STEP_WAIT)
+        rc = decode_some(decoder, &from, out, err);
+    out->limit_bytes = limit_bytes;
+    if (rc < 0)
+        buf_release(out);
+    return rc < 0 ? rc : 0;
 }

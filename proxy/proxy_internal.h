@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "base/buf.h"
 #include "base/lock.h"
 #include "base/workpool.h"
 #include "oci/oci.h"
@@ -231,6 +232,12 @@ MUST_CHECK int source_verified_new(struct source **inner, const struct digest *w
 
 #define HOLD_BACK_BYTES 4096
 #define SIZE_UNKNOWN UINT64_MAX
+
+/* ---- decode.c ---------------------------------------------------------------------------------------------------- */
+
+/* What gzip or zstd made of in, by its magic, at most limit_bytes of it. out is initialised here, empty on failure; the
+ * caller releases it. ERR_FORMAT: neither of the two, or cut; ERR_CORRUPT; ERR_LIMIT; ERR_UNSUPPORTED; ERR_NOMEM. */
+MUST_CHECK int decode_whole(const struct buf *in, size_t limit_bytes, struct buf *out, struct err *err);
 
 /* ---- background jobs --------------------------------------------------------------------------------------------- */
 

@@ -148,11 +148,58 @@ static void test_swallows_much(void **state UNUSED)
     free(many);
 }
 
+static int whole(const char *data, size_t len, size_t limit, struct buf *out)
+{
+    struct buf in = {.data = (char *)(uintptr_t)data, .len = len};
+    struct err err = ERR_INIT;
+    int rc = decode_whole(&in, limit, out, &err);
+
+    assert_int_equal(rc, err.code);
+    if (rc < 0)
+        assert_null(out->data);
+    return rc;
+}
+
+/* Case 84: what a registry compressed in transit, small enough for memory. The limit holds to the byte. */
+static void test_whole(void **state UNUSED)
+{
+    struct drained empty, nothing;
+    struct buf out;
+
+    encode(CODEC_GZIP, "", 0, &empty);
+    encode(CODEC_ZSTD, "", 0, &nothing);
+    assert_int_equal(whole(empty.data, empty.len, 0, &out), 0);
+    assert_int_equal(out.len, 0);
+    buf_release(&out);
+    assert_int_equal(whole(nothing.data, nothing.len, 0, &out), 0);
+    assert_int_equal(out.len, 0);
+    buf_release(&out);
+    for (int c = CODEC_GZIP; c <= CODEC_ZSTD; c++) {
+        const struct drained *e = &encoded[c];
+
+        assert_int_equal(whole(e->data, e->len, PLAIN, &out), 0);
+        assert_int_equal(out.len, PLAIN);
+        assert_memory_equal(out.data, plain, PLAIN);
+        buf_release(&out);
+        assert_int_equal(whole(e->data, e->len, 100 * PLAIN, &out), 0);
+        assert_int_equal(out.len, PLAIN);
+        buf_release(&out);
+        assert_int_equal(whole(e->data, e->len, PLAIN - 1, &out), ERR_LIMIT);
+        assert_int_equal(whole(e->data, e->len - 1, PLAIN, &out), ERR_FORMAT);
+        assert_int_equal(whole(e->data, 5, PLAIN, &out), ERR_FORMAT);
+    }
+    assert_int_equal(whole(plain, PLAIN, PLAIN, &out), ERR_FORMAT);
+    assert_int_equal(whole("{}", 2, PLAIN, &out), ERR_FORMAT);
+    assert_int_equal(whole(NULL, 0, PLAIN, &out), ERR_FORMAT);
+    drained_release(&empty);
+    drained_release(&nothing);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_codecs), cmocka_unit_test(test_tiny),          cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_breaks),     cmocka_unit_test(test_swallows_much),
+        cmocka_unit_test(test_breaks),     cmocka_unit_test(test_swallows_much), cmocka_unit_test(test_whole),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
