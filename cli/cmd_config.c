@@ -3,6 +3,28 @@
 #include "cli/cli.h"
 #include "config/value.h"
 
+static int check_file(void *arg, const struct config_file *f, struct err *err)
+{
+    const char *const *config = arg;
+    bool exposed;
+
+    if (config_file_check(f, &exposed, err) < 0)
+        return err_wrap(err, "%s: %s", *config, f->place);
+    if (exposed)
+        fprintf(stderr, "recask: warning: %s: %s: %s: others may read or write it (chmod 600 would keep them out)\n",
+                *config, f->place, f->path);
+    return 0;
+}
+
+static size_t count_known(const struct config *cfg)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < cfg->upstream_count; i++)
+        n += cfg->upstreams[i].known;
+    return n;
+}
+
 /* The file alone counts: a variable of this shell must neither hide its mistakes nor add some. */
 static int check(const char *file, struct err *err)
 {
@@ -11,12 +33,17 @@ static int check(const char *file, struct err *err)
     /* Where the store would be does not matter here, so that a machine without HOME can check, too. */
     static const struct config_flag store = {"--store", "/var/lib/recask"};
     struct config_source src = {.file = file, .flags = &store, .flag_count = 1};
+    size_t known, own;
 
     TRY(config_load(&src, &cfg, err));
-    TRY(config_supported(cfg, err));
-    TRY(buf_printf(&text, err, "%s: good (%zu listener%s, %zu upstream%s, %s is the default)\n", file,
-                   cfg->listen_count, cfg->listen_count == 1 ? "" : "s", cfg->upstream_count,
-                   cfg->upstream_count == 1 ? "" : "s", cfg->default_upstream));
+    TRY(config_files(cfg, check_file, &file, err));
+    known = count_known(cfg);
+    own = cfg->upstream_count - known;
+    TRY(buf_printf(&text, err, "%s: good (%zu listener%s, %zu upstream%s", file, cfg->listen_count,
+                   cfg->listen_count == 1 ? "" : "s", own, own == 1 ? "" : "s"));
+    if (known > 0)
+        TRY(buf_printf(&text, err, " and %zu known one%s", known, known == 1 ? "" : "s"));
+    TRY(buf_printf(&text, err, ", %s is the default)\n", cfg->default_upstream));
     return cli_print(&text, err);
 }
 
@@ -42,17 +69,22 @@ const struct command cmd_config = {
     .synopsis = "check FILE",
     .summary = "check a configuration file (config --help lists all keys)",
     .details = "Reads FILE as \"recask serve --config FILE\" would, without flags and environment, and says\n"
-               "what is wrong with it: the line of a syntax error, the path of a bad key. Exit status 0: good.\n"
+               "what is wrong with it: the line of a syntax error, the path of a bad key, a file that it names and\n"
+               "that cannot be read. Warns of secrets that others may read. Exit status 0: good.\n"
                "\n"
                "A file with something of everything:\n"
                "  {\n"
                "    \"listen\": [{\"address\": \"127.0.0.1:5000\"},\n"
                "               {\"address\": \"0.0.0.0:5002\", \"link\": \"wan\", \"upstream\": \"ghcr.io\"}],\n"
                "    \"store\": {\"path\": \"/srv/recask\", \"quota\": \"200GiB\"},\n"
-               "    \"upstreams\": [{\"name\": \"docker.io\", \"url\": \"https://registry-1.docker.io\"},\n"
-               "                  {\"name\": \"ghcr.io\", \"url\": \"https://ghcr.io\"}],\n"
+               "    \"upstreams\": [{\"name\": \"docker.io\", \"url\": \"https://registry-1.docker.io\",\n"
+               "                   \"username\": \"me\", \"password_file\": \"/etc/recask/hub-token\"},\n"
+               "                  {\"name\": \"acme\", \"url\": \"https://registry.acme.example\",\n"
+               "                   \"ca_file\": \"/etc/recask/acme.pem\", \"tag_ttl\": \"5m\"}],\n"
                "    \"default_upstream\": \"docker.io\",\n"
-               "    \"tag_ttl\": \"5m\",\n"
+               "    \"auth\": {\"htpasswd\": \"/etc/recask/htpasswd\",\n"
+               "             \"rules\": [{\"users\": [\"ci\"], \"repositories\": [\"*\"]},\n"
+               "                       {\"users\": [\"anonymous\"], \"repositories\": [\"docker.io/*\"]}]},\n"
                "    \"log\": {\"level\": \"warn\"}\n"
                "  }\n",
     .flags = flags,

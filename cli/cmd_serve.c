@@ -17,6 +17,7 @@
 
 #define AGENT "recask/" RECASK_VERSION
 #define MIN_WORKERS 4
+#define KNOWN_NAMES_BYTES 256
 
 struct serve {
     const struct config *cfg;
@@ -157,6 +158,58 @@ static int open_access(struct serve *s, struct err *err)
     return access_new(&opt, &s->access, err);
 }
 
+/* The names of the known upstreams, with sep between them; false when there are none. */
+static bool known_names(const struct config *cfg, const char *sep, char *out, size_t cap)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < cfg->upstream_count; i++) {
+        if (cfg->upstreams[i].known && n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", n > 0 ? sep : "", cfg->upstreams[i].name);
+    }
+    return n > 0;
+}
+
+static void say_known(const struct config *cfg)
+{
+    char names[KNOWN_NAMES_BYTES];
+
+    if (known_names(cfg, ",", names, sizeof names))
+        log_event(LOG_INFO, "serve.known", "names=%s", log_quote(names).s);
+}
+
+static int add_upstreams(struct serve *s, struct err *err)
+{
+    for (size_t i = 0; i < s->cfg->upstream_count; i++) {
+        const struct config_upstream *up = &s->cfg->upstreams[i];
+        struct upstream_def def = {
+            .name = up->name,
+            .url = up->url,
+            .aliases = (const char *const *)up->aliases.v,
+            .add_library = up->add_library,
+            .tag_ttl_s = up->tag_ttl_ms / 1000,
+            .username = up->username,
+            .password_file = up->password_file,
+            .credential_helper = up->credential_helper,
+            .token_realms = (const char *const *)up->token_realms.v,
+            .ca_file = up->ca_file,
+            .cert_file = up->cert_file,
+            .key_file = up->key_file,
+            .insecure = up->insecure,
+            .http_proxy = up->http_proxy,
+            .max_connections = (unsigned)up->max_connections,
+            .max_rate = (unsigned)up->max_rate,
+        };
+
+        TRY(proxy_add_upstream(s->proxy, &def, err));
+        log_event(up->known ? LOG_DEBUG : LOG_INFO, "serve.upstream", "name=%s url=%s", log_quote(up->name).s,
+                  log_quote(up->url).s);
+    }
+    say_known(s->cfg);
+    return 0;
+}
+
 static int open_proxy(struct serve *s, struct err *err)
 {
     const struct config *cfg = s->cfg;
@@ -185,30 +238,7 @@ static int open_proxy(struct serve *s, struct err *err)
 
     opt.has_view = fixed_view(cfg->view, &opt.view);
     TRY(proxy_new(&opt, &s->proxy, err));
-    for (size_t i = 0; i < cfg->upstream_count; i++) {
-        const struct config_upstream *up = &cfg->upstreams[i];
-        struct upstream_def def = {
-            .name = up->name,
-            .url = up->url,
-            .aliases = (const char *const *)up->aliases.v,
-            .add_library = up->add_library,
-            .tag_ttl_s = up->tag_ttl_ms < 0 ? 0 : up->tag_ttl_ms / 1000,
-            .username = up->username,
-            .password_file = up->password_file,
-            .credential_helper = up->credential_helper,
-            .token_realms = (const char *const *)up->token_realms.v,
-            .ca_file = up->ca_file,
-            .cert_file = up->cert_file,
-            .key_file = up->key_file,
-            .insecure = up->insecure,
-            .http_proxy = up->http_proxy,
-            .max_connections = (unsigned)up->max_connections,
-            .max_rate = (unsigned)up->max_rate,
-        };
-
-        TRY(proxy_add_upstream(s->proxy, &def, err));
-        log_event(LOG_INFO, "serve.upstream", "name=%s url=%s", log_quote(up->name).s, log_quote(up->url).s);
-    }
+    TRY(add_upstreams(s, err));
     TRY(proxy_set_default_upstream(s->proxy, cfg->default_upstream, err));
     return proxy_start(s->proxy, err);
 }
@@ -338,6 +368,21 @@ static void pull_example(const struct serve *s, char *out, size_t cap)
              hub ? "library/alpine" : "IMAGE");
 }
 
+/* For who started it by hand. */
+static void tell_ready(const struct serve *s, const char *upstream, const char *example)
+{
+    const struct config *cfg = s->cfg;
+    char known[KNOWN_NAMES_BYTES];
+
+    fprintf(stderr, "recask " RECASK_VERSION " listening on %s, upstream %s%s\n", s->address, upstream,
+            cfg->offline ? " (offline)" : "");
+    if (known_names(cfg, ", ", known, sizeof known))
+        fprintf(stderr, "known by name: %s\n", known);
+    if (cfg->auth.htpasswd != NULL)
+        fprintf(stderr, "clients need a password of %s (docker login)\n", cfg->auth.htpasswd);
+    fprintf(stderr, "try: %s\nCtrl-C stops it; \"recask stats\" in another terminal shows what it does\n", example);
+}
+
 static void say_ready(const struct serve *s)
 {
     const char *upstream = s->cfg->listen[0].upstream != NULL ? s->cfg->listen[0].upstream : s->cfg->default_upstream;
@@ -348,30 +393,34 @@ static void say_ready(const struct serve *s)
               s->address, s->admin_address != NULL ? s->admin_address : "off", log_quote(upstream).s,
               log_quote(s->cfg->store_path).s, log_quote(example).s);
     if (isatty(STDERR_FILENO))
-        fprintf(stderr,
-                "recask " RECASK_VERSION " listening on %s, upstream %s%s\n"
-                "try: %s\n"
-                "Ctrl-C stops it; \"recask stats\" in another terminal shows what it does\n",
-                s->address, upstream, s->cfg->offline ? " (offline)" : "", example);
+        tell_ready(s, upstream, example);
 }
 
-static int load(const struct args *args, struct config **out, struct err *err)
+/* What needs a file says so when it cannot have it; this is for those that are needed later, such as passwords. */
+static int look_at_file(void *arg UNUSED, const struct config_file *f, struct err *err UNUSED)
 {
-    struct config_source src = {.env = cli_env(), .flags = args->flags, .flag_count = args->flag_count};
+    struct err why = ERR_INIT;
+    bool exposed;
 
-    TRY(config_load(&src, out, err));
-    return config_supported(*out, err);
+    if (config_file_check(f, &exposed, &why) < 0)
+        log_event(LOG_WARN, "serve.file", "key=%s error=%s", f->place, log_quote(why.msg).s);
+    else if (exposed)
+        log_event(LOG_WARN, "serve.exposed", "key=%s file=%s why=%s", f->place, log_quote(f->path).s,
+                  log_quote("others may read or write it; chmod 600 would keep them out").s);
+    return 0;
 }
 
 static int run(const struct args *args, struct err *err)
 {
     CLEANUP(config_cleanup) struct config *cfg = NULL;
     CLEANUP(serve_release) struct serve s = {0};
+    struct config_source src = {.env = cli_env(), .flags = args->flags, .flag_count = args->flag_count};
     sigset_t held;
 
-    TRY(load(args, &cfg, err));
+    TRY(config_load(&src, &cfg, err));
     s.cfg = cfg;
     log_set_level(cfg->log_level);
+    TRY(config_files(cfg, look_at_file, NULL, err));
     hold_signals(&held);
     raise_descriptor_limit();
     TRY(open_store(&s, err));
@@ -397,15 +446,20 @@ const struct command cmd_serve = {
     .name = "serve",
     .synopsis = "[FLAGS]",
     .summary = "run the proxy",
-    .details = "Without flags: listens on 127.0.0.1:5000 and fetches from Docker Hub. Then\n"
-               "  docker pull 127.0.0.1:5000/library/alpine\n"
-               "goes through it. With another registry, or several:\n"
-               "  recask serve --upstream https://registry.example.com\n"
-               "  recask serve --upstream docker.io=https://registry-1.docker.io --upstream ghcr.io=https://ghcr.io\n"
-               "  docker pull 127.0.0.1:5000/ghcr.io/OWNER/IMAGE\n"
-               "\n"
-               "Flags win over the environment, the environment over the file. SIGTERM or Ctrl-C lets running\n"
-               "answers end, a second one stops at once.\n",
+    .details =
+        "Without flags: listens on 127.0.0.1:5000 and fetches from Docker Hub. Then\n"
+        "  docker pull 127.0.0.1:5000/library/alpine\n"
+        "goes through it, and so do images of the other big registries, by their names:\n"
+        "  docker pull 127.0.0.1:5000/ghcr.io/OWNER/IMAGE\n"
+        "With another registry, or several:\n"
+        "  recask serve --upstream https://registry.example.com\n"
+        "  recask serve --upstream docker.io=https://registry-1.docker.io --upstream acme=https://r.acme.example\n"
+        "\n"
+        "Passwords for upstreams, TLS, rules for users and timeouts are for the file (--config):\n"
+        "\"recask config --help\" lists its keys.\n"
+        "\n"
+        "Flags win over the environment, the environment over the file. SIGTERM or Ctrl-C lets running\n"
+        "answers end, a second one stops at once.\n",
     .flags = flags,
     .config_flags = true,
     .max_words = 0,

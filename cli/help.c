@@ -114,9 +114,8 @@ static int key_entries(struct buf *out, struct err *err)
         const struct config_key *k = config_key_at(i);
         CLEANUP(free_ptr) char *text = NULL;
 
-        TRY(str_printf(&text, err, "%s  %s%s%s%s%s", file_form(k), k->help, k->fallback != NULL ? " [" : "",
-                       k->fallback != NULL ? k->fallback : "", k->fallback != NULL ? "]" : "",
-                       k->later ? " (not supported yet)" : ""));
+        TRY(str_printf(&text, err, "%s  %s%s%s%s", file_form(k), k->help, k->fallback != NULL ? " [" : "",
+                       k->fallback != NULL ? k->fallback : "", k->fallback != NULL ? "]" : ""));
         TRY(entry(out, FLAG_COLUMN, k->path, text, err));
     }
     return 0;

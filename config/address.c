@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * config/address.c - addresses to listen on, URLs of upstreams and their names. The messages say what to write
+ * config/address.c - addresses to listen on, URLs of upstreams and their names, users and repositories. The messages say what to write
  * instead, since these are the values that people get wrong. */
 #include "base/buf.h"
 #include "config/value.h"
@@ -195,6 +195,44 @@ void config_url_release(struct config_url *u)
     *u = (struct config_url){0};
 }
 
+static int proxy_scheme_skip(const char *text, const char **out_rest, struct err *err)
+{
+    static const char *const schemes[] = {"http://", "https://", "socks5h://"};
+
+    for (size_t i = 0; i < ARRAY_LEN(schemes); i++) {
+        size_t len = strlen(schemes[i]);
+
+        if (strncasecmp(text, schemes[i], len) == 0) {
+            *out_rest = text + len;
+            return 0;
+        }
+    }
+    if (strchr(text, '@') != NULL)
+        return err_set(err, ERR_USAGE, "a proxy's URL may not hold credentials");
+    return err_set(err, ERR_USAGE, "wants http://HOST:PORT, https://HOST:PORT, socks5h://HOST:PORT or off, not %s",
+                   config_show(text).s);
+}
+
+int config_proxy_parse(const char *text, char **out, struct err *err)
+{
+    const char *rest = NULL;
+    size_t len, host_len = 0;
+
+    if (strcmp(text, "off") == 0)
+        return str_dup("", out, err);
+    TRY(config_text_check(text, err));
+    TRY(proxy_scheme_skip(text, &rest, err));
+    len = strcspn(rest, "/?#");
+    if (strchr(rest, '@') != NULL) /* not shown: it may be a password's end */
+        return err_set(err, ERR_USAGE, "a proxy's URL may not hold credentials");
+    TRY(authority_check(text, rest, len, &host_len, err));
+    if (host_len == len)
+        return err_set(err, ERR_USAGE, "%s has no port", config_show(text).s);
+    if (rest[len] != '\0' && strcmp(rest + len, "/") != 0)
+        return err_set(err, ERR_USAGE, "%s: nothing may stand behind a proxy's port", config_show(text).s);
+    return str_printf(out, err, "%.*s", (int)(rest - text + (ptrdiff_t)len), text);
+}
+
 int config_name_check(const char *text, struct err *err)
 {
     size_t len = strlen(text);
@@ -209,5 +247,61 @@ int config_name_check(const char *text, struct err *err)
             return err_set(err, ERR_USAGE, "wants a name such as ghcr.io or my-registry:5000 (a-z 0-9 . - _ :), not %s",
                            config_show(text).s);
     }
+    return 0;
+}
+
+/* ---- users, helpers, repositories ------------------------------------------------------------------------------ */
+
+int config_user_check(const char *text, struct err *err)
+{
+    TRY(config_text_check(text, err));
+    if (strchr(text, ':') != NULL) /* not shown: what stands behind it may be a password */
+        return err_set(err, ERR_USAGE, "a user's name may not hold a colon");
+    return 0;
+}
+
+int config_helper_check(const char *text, struct err *err)
+{
+    static const char prefix[] = "docker-credential-";
+    size_t len = strlen(text);
+
+    TRY(config_text_check(text, err));
+    if (text[0] == '/')
+        return 0;
+    if (strncmp(text, prefix, strlen(prefix)) == 0)
+        return err_set(err, ERR_USAGE, "%s: leave %s off, recask adds it", config_show(text).s, prefix);
+    for (size_t i = 0; i < len; i++) {
+        if (!islower((unsigned char)text[i]) && !isdigit((unsigned char)text[i]) && strchr("-.", text[i]) == NULL)
+            return err_set(err, ERR_USAGE, "wants a name such as ecr-login (a-z 0-9 . -) or a whole path, not %s",
+                           config_show(text).s);
+    }
+    return 0;
+}
+
+int config_repository_check(const char *text, struct err *err)
+{
+    size_t len = strlen(text), names;
+    const char *slash = strchr(text, '/');
+
+    TRY(config_text_check(text, err));
+    if (strcmp(text, "*") == 0)
+        return 0;
+    names = len > 2 && strcmp(text + len - 2, "/*") == 0 ? len - 2 : len;
+    for (size_t i = 0; i < names; i++) {
+        /* A registry may be called [::1]:5000; a path has no such signs. */
+        bool registry = slash == NULL || text + i < slash;
+
+        if (!islower((unsigned char)text[i]) && !isdigit((unsigned char)text[i]) &&
+            strchr(registry ? "-._:[]" : "-._/", text[i]) == NULL)
+            return err_set(err, ERR_USAGE,
+                           "wants a repository such as docker.io/library/alpine, all below a path: ghcr.io/acme/*, or "
+                           "all: *, not %s",
+                           config_show(text).s);
+    }
+    if (slash == NULL)
+        return err_set(err, ERR_USAGE, "%s is no repository; for all of a registry say REGISTRY/*",
+                       config_show(text).s);
+    if (slash == text || strstr(text, "//") != NULL || text[names - 1] == '/')
+        return err_set(err, ERR_USAGE, "%s holds an empty part", config_show(text).s);
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * config/config.h - what the user wants: file, environment and flags become one immutable, validated struct config.
  *
- * Use: config_load -> config_supported -> read the fields -> config_free. Only cli/ includes this: every module has
- *      its own options (cli/cmd_serve.c translates).
+ * Use: config_load -> read the fields -> config_free. Only cli/ includes this: every module has its own options
+ *      (cli/cmd_serve.c translates).
  * Precedence: flags, environment (RECASK_...), file, defaults; a list (listen, upstreams) is replaced as a whole.
  * Errors: ERR_USAGE names where and what: `config.json: upstreams[1].url: ...`, `RECASK_QUOTA: ...`, `--quota: ...`; a
  *      syntax error names line and column. ERR_NOTFOUND, ERR_IO: the file itself.
@@ -17,7 +17,8 @@
 #include <stdint.h>
 
 #define CONFIG_LISTEN_MAX 16
-#define CONFIG_UPSTREAMS_MAX 256
+#define CONFIG_UPSTREAMS_MAX 256 /* of a user's; the known ones come on top */
+#define CONFIG_RULES_MAX 1024
 #define CONFIG_FILE_MAX_BYTES (1u << 20)
 
 /* The order of the words in the keys' table. UNSET: only in a listener, which then follows the global view. */
@@ -41,7 +42,7 @@ struct config_listen {
     char *address;
     enum config_view view;
     enum config_link link;
-    char *upstream; /* NULL: by ns=, path or default */
+    char *upstream;                     /* NULL: by ns=, path or default */
     char *tls_cert_file, *tls_key_file; /* both or none */
 };
 
@@ -51,13 +52,13 @@ struct config_upstream {
     struct config_strings aliases;
     bool add_library;   /* docker.io */
     bool known;         /* one of the built-in list */
-    int64_t tag_ttl_ms; /* -1: the global one */
+    int64_t tag_ttl_ms; /* 0: the global one */
     char *username, *password_file;
     char *credential_helper;
     struct config_strings token_realms;
     char *ca_file, *cert_file, *key_file;
     bool insecure;
-    char *http_proxy; /* NULL: the environment's; "": none ("off") */
+    char *http_proxy;                  /* NULL: the environment's; "": none ("off") */
     int64_t max_connections, max_rate; /* 0: default, no limit */
 };
 
@@ -111,7 +112,6 @@ struct config {
     } timeouts;
     int64_t connections, connections_per_client; /* per listener; per_client 0: no limit */
     enum config_switch access_log;
-    char *unsupported; /* place of the first key that is set and whose feature comes later, or NULL */
 };
 
 /* ---- loading --------------------------------------------------------------------------------------------------- */
@@ -134,11 +134,23 @@ MUST_CHECK int config_load(const struct config_source *src, struct config **out,
 void config_free(struct config *c);
 void config_cleanup(struct config **c);
 
-/* ERR_UNSUPPORTED names a key that is good but whose feature this version lacks: it must not pass in silence. */
-MUST_CHECK int config_supported(const struct config *c, struct err *err);
-
 /* The store of a client command: flag (may be NULL), RECASK_STORE, then the default of `serve`. The caller frees. */
 MUST_CHECK int config_store_path(const char *flag, const char *const *env, char **out, struct err *err);
+
+/* ---- files that it names --------------------------------------------------------------------------------------- */
+
+struct config_file {
+    const char *place; /* "upstreams[1].password_file" */
+    const char *path;  /* as it was given */
+    bool secret;       /* holds a password or a private key, which is nothing for others to read */
+};
+
+/* Calls fn for each, in the order of the keys, until it returns less than 0. */
+typedef int config_file_fn(void *arg, const struct config_file *f, struct err *err);
+MUST_CHECK int config_files(const struct config *c, config_file_fn *fn, void *arg, struct err *err);
+
+/* ERR_NOTFOUND, ERR_IO: recask cannot read it. *out_exposed: it is secret, and its mode lets others at it. Nothing is read. */
+MUST_CHECK int config_file_check(const struct config_file *f, bool *out_exposed, struct err *err);
 
 /* ---- the keys, for --help and documentation --------------------------------------------------------------------- */
 
@@ -150,7 +162,6 @@ struct config_key {
     const char *env;      /* "RECASK_QUOTA" or NULL */
     const char *help;     /* one line */
     bool repeats;         /* the flag may be given several times; the variable takes a list with commas */
-    bool later;           /* parsed and checked, but refused by config_supported() */
 };
 
 /* NULL behind the last one. */

@@ -10,6 +10,7 @@
 #include "base/buf.h"
 
 #include <jansson.h>
+#include <strings.h>
 
 #define PATH_BYTES 128 /* the table's paths are shorter; unknown keys are never put together */
 
@@ -38,9 +39,21 @@ static const char *leaf(const char *path)
     return dot != NULL ? dot + 1 : path;
 }
 
+/* What people might call a secret that they put into the file itself. */
+static bool is_secret(const char *name)
+{
+    static const char *const names[] = {"password", "passwd", "pass", "secret", "token", "identitytoken"};
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcasecmp(name, names[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int unknown_key(const struct loader *l, const char *prefix, const char *shown, const char *name, struct err *err)
 {
-    struct nearest siblings = NEAREST_INIT(name), leaves = NEAREST_INIT(name);
+    struct nearest siblings = NEAREST_INIT(name);
     const char *elsewhere = NULL;
 
     for (size_t i = 0; i < config_key_count; i++) {
@@ -48,12 +61,15 @@ static int unknown_key(const struct loader *l, const char *prefix, const char *s
 
         if (is_sibling(path, prefix))
             nearest_try(&siblings, leaf(path));
-        else
-            nearest_try(&leaves, leaf(path));
         if (elsewhere == NULL && (strcmp(leaf(path), name) == 0 || strcmp(path, name) == 0))
             elsewhere = path;
     }
-    if (nearest_best(&siblings) != NULL)
+    if (is_secret(name))
+        err_set(err, ERR_USAGE,
+                "unknown key %s: passwords are not written here but in a file of their own, which "
+                "upstreams[].password_file names",
+                config_show(name).s);
+    else if (nearest_best(&siblings) != NULL)
         err_set(err, ERR_USAGE, "unknown key %s; did you mean \"%s\"?", config_show(name).s, nearest_best(&siblings));
     else if (elsewhere != NULL)
         err_set(err, ERR_USAGE, "unknown key %s here; its place is %s", config_show(name).s, elsewhere);
@@ -87,33 +103,37 @@ static const char *kind_of(const json_t *v)
     return "something else";
 }
 
-/* What a key of this type wants to see in the file. */
-static const char *wanted(enum key_type type)
+/* What a key wants to see in the file. */
+static const char *wanted(const struct key *k)
 {
-    switch (type) {
+    if (k->many)
+        return "a list of strings";
+    switch (k->type) {
     case KEY_OBJECT:
         return "an object";
-    case KEY_LISTENERS:
-        return "a list of objects such as {\"address\": \"127.0.0.1:5000\"}";
-    case KEY_UPSTREAMS:
-        return "a list of objects such as {\"name\": \"ghcr.io\", \"url\": \"https://ghcr.io\"}";
-    case KEY_TEXTS:
-        return "a list of strings";
     case KEY_SIZE:
     case KEY_QUOTA:
         return "a string such as \"10GiB\" or a number of bytes";
     case KEY_DURATION:
+    case KEY_SECONDS:
         return "a string such as \"60s\"";
     case KEY_INT:
         return "a whole number";
     case KEY_BOOL:
         return "true or false";
+    case KEY_LIST:
+    case KEY_CHOICE: /* they have more to say */
     case KEY_TEXT:
+    case KEY_FILE:
+    case KEY_SECRET_FILE:
     case KEY_NAME:
+    case KEY_USER:
+    case KEY_HELPER:
+    case KEY_REPOSITORY:
     case KEY_ADDRESS:
     case KEY_ADDRESS_OFF:
     case KEY_URL:
-    case KEY_CHOICE:
+    case KEY_PROXY:
         break;
     }
     return "a string";
@@ -121,65 +141,37 @@ static const char *wanted(enum key_type type)
 
 static int wrong_kind(const struct key *k, const json_t *v, struct err *err)
 {
-    return err_set(err, ERR_USAGE, "wants %s, not %s", wanted(k->type), kind_of(v));
+    if (k->type == KEY_LIST)
+        return err_set(err, ERR_USAGE, "wants a list of objects such as %s, not %s", k->list->example, kind_of(v));
+    if (k->type == KEY_CHOICE)
+        return err_set(err, ERR_USAGE, "wants one of %s as a string, not %s", k->doc.arg, kind_of(v));
+    return err_set(err, ERR_USAGE, "wants %s, not %s", wanted(k), kind_of(v));
 }
 
 static int set_scalar(const struct key *k, void *base, const json_t *v, struct err *err)
 {
     char digits[32];
 
-    switch (k->type) {
-    case KEY_BOOL:
+    if (k->type == KEY_BOOL) {
         if (!json_is_boolean(v))
             return wrong_kind(k, v, err);
         return config_set_text(k, base, json_is_true(v) ? "true" : "false", err);
-    case KEY_INT:
-    case KEY_SIZE:
-    case KEY_QUOTA:
-        if (json_is_integer(v)) {
-            snprintf(digits, sizeof digits, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
-            return config_set_text(k, base, digits, err);
-        }
-        if (k->type == KEY_INT || !json_is_string(v))
-            return wrong_kind(k, v, err);
-        return config_set_text(k, base, json_string_value(v), err);
-    case KEY_OBJECT:
-    case KEY_LISTENERS:
-    case KEY_UPSTREAMS:
-    case KEY_TEXTS:
-        return err_set(err, ERR_BUG, "%s is not one value", k->doc.path);
-    case KEY_TEXT:
-    case KEY_NAME:
-    case KEY_ADDRESS:
-    case KEY_ADDRESS_OFF:
-    case KEY_URL:
-    case KEY_DURATION:
-    case KEY_CHOICE:
-        break;
     }
-    if (!json_is_string(v))
+    /* Of numbers only those that have no unit; 503 is as good as "503". */
+    if (json_is_integer(v) &&
+        (k->type == KEY_INT || k->type == KEY_SIZE || k->type == KEY_QUOTA || k->type == KEY_CHOICE)) {
+        snprintf(digits, sizeof digits, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+        return config_set_text(k, base, digits, err);
+    }
+    if (k->type == KEY_INT || !json_is_string(v))
         return wrong_kind(k, v, err);
     return config_set_text(k, base, json_string_value(v), err);
 }
 
-static int add_item(struct loader *l, const struct key *k, void **out_item, struct err *err)
+static int load_list(struct loader *l, const struct key *k, const char *shown, void *base, const json_t *list,
+                     struct err *err)
 {
-    struct config_listen *listen;
-    struct config_upstream *up;
-
-    if (k->type == KEY_LISTENERS) {
-        TRY(config_add_listen(l->cfg, &listen, err));
-        *out_item = listen;
-    } else {
-        TRY(config_add_upstream(l->cfg, &up, err));
-        *out_item = up;
-    }
-    return 0;
-}
-
-static int load_list(struct loader *l, const struct key *k, const json_t *list, struct err *err)
-{
-    char prefix[PATH_BYTES], shown[PATH_BYTES];
+    char prefix[PATH_BYTES], place[PATH_BYTES];
     size_t i;
     json_t *v;
 
@@ -188,15 +180,15 @@ static int load_list(struct loader *l, const struct key *k, const json_t *list, 
     {
         void *item = NULL;
 
-        snprintf(shown, sizeof shown, "%s[%zu]", k->doc.path, i);
+        snprintf(place, sizeof place, "%s[%zu]", shown, i);
         if (!json_is_object(v)) {
             err_set(err, ERR_USAGE, "wants an object, not %s", kind_of(v));
-            return config_blame(l, k, FROM_FILE, shown, err);
+            return config_blame(l, k, FROM_FILE, place, err);
         }
-        if (add_item(l, k, &item, err) < 0)
-            return config_blame(l, k, FROM_FILE, shown, err);
-        snprintf(shown, sizeof shown, "%s[%zu].", k->doc.path, i);
-        TRY(load_object(l, prefix, shown, item, v, err));
+        if (config_list_room(k, base, err) < 0 || config_list_add(k, base, &item, err) < 0)
+            return config_blame(l, k, FROM_FILE, place, err);
+        snprintf(place, sizeof place, "%s[%zu].", shown, i);
+        TRY(load_object(l, prefix, place, item, v, err));
     }
     return 0;
 }
@@ -221,24 +213,19 @@ static int load_strings(struct loader *l, const struct key *k, const char *shown
     return 0;
 }
 
-/* Remembers the first key whose feature comes later. `false` and [] ask for nothing. */
-static int note_later(struct loader *l, const struct key *k, const char *shown, const json_t *v, struct err *err)
-{
-    if (!k->doc.later || l->cfg->unsupported != NULL || json_is_false(v) ||
-        (json_is_array(v) && json_array_size(v) == 0))
-        return 0;
-    return str_printf(&l->cfg->unsupported, err, "%s: %s", l->file, shown);
-}
-
 static int load_value(struct loader *l, const struct key *k, const char *shown, void *base, json_t *v, struct err *err)
 {
     char prefix[PATH_BYTES], below[PATH_BYTES];
-    bool is_list = k->type == KEY_LISTENERS || k->type == KEY_UPSTREAMS || k->type == KEY_TEXTS;
+    bool is_list = k->type == KEY_LIST || k->many;
 
     l->origin[k - config_keys] = FROM_FILE;
-    TRY(note_later(l, k, shown, v, err));
     if ((is_list && !json_is_array(v)) || (k->type == KEY_OBJECT && !json_is_object(v))) {
         wrong_kind(k, v, err);
+        return config_blame(l, k, FROM_FILE, shown, err);
+    }
+    /* Of a list of objects an empty one could mean none or the default: nobody should have to know. */
+    if (is_list && json_array_size(v) == 0 && (k->type == KEY_LIST || k->needed)) {
+        err_set(err, ERR_USAGE, "the list is empty");
         return config_blame(l, k, FROM_FILE, shown, err);
     }
     if (k->type == KEY_OBJECT) {
@@ -246,12 +233,29 @@ static int load_value(struct loader *l, const struct key *k, const char *shown, 
         snprintf(below, sizeof below, "%s.", shown);
         return load_object(l, prefix, below, base, v, err);
     }
-    if (k->type == KEY_TEXTS)
-        return load_strings(l, k, shown, base, v, err);
+    if (k->type == KEY_LIST)
+        return load_list(l, k, shown, base, v, err);
     if (is_list)
-        return load_list(l, k, v, err);
+        return load_strings(l, k, shown, base, v, err);
     if (set_scalar(k, base, v, err) < 0)
         return config_blame(l, k, FROM_FILE, shown, err);
+    return 0;
+}
+
+static int check_needed(const struct loader *l, const char *prefix, const char *shown, const json_t *object,
+                        struct err *err)
+{
+    char place[PATH_BYTES];
+
+    for (size_t i = 0; i < config_key_count; i++) {
+        const struct key *k = &config_keys[i];
+
+        if (!k->needed || !is_sibling(k->doc.path, prefix) || json_object_get(object, leaf(k->doc.path)) != NULL)
+            continue;
+        snprintf(place, sizeof place, "%s%s", shown, leaf(k->doc.path));
+        err_set(err, ERR_USAGE, "is missing");
+        return config_blame(l, k, FROM_FILE, place, err);
+    }
     return 0;
 }
 
@@ -274,7 +278,7 @@ static int load_object(struct loader *l, const char *prefix, const char *shown, 
         snprintf(place, sizeof place, "%s%s", shown, name);
         TRY(load_value(l, k, place, base, v, err));
     }
-    return 0;
+    return check_needed(l, prefix, shown, object, err);
 }
 
 int config_read_file(struct loader *l, const char *text, size_t len, struct err *err)

@@ -35,28 +35,21 @@ const char *config_getenv(const char *const *env, const char *name)
 
 /* ---- texts: variables and flags -------------------------------------------------------------------------------- */
 
-static int add_upstream_text(struct config *cfg, const char *text, struct err *err)
-{
-    const char *scheme = strstr(text, "://"), *equals = strchr(text, '=');
-    struct config_upstream *up;
-
-    TRY(config_add_upstream(cfg, &up, err));
-    if (equals != NULL && (scheme == NULL || equals < scheme)) {
-        TRY(str_printf(&up->name, err, "%.*s", (int)(equals - text), text));
-        TRY(config_name_check(up->name, err));
-        text = equals + 1;
-    }
-    return config_set_text(config_key_find("upstreams[].url"), up, text, err);
-}
-
+/* One item of a list: its main value, which may have the item's name in front. */
 static int add_item_text(struct config *cfg, const struct key *k, const char *text, struct err *err)
 {
-    struct config_listen *listen;
+    const char *scheme = strstr(text, "://"), *equals = strchr(text, '=');
+    CLEANUP(free_ptr) char *name = NULL;
+    void *item = NULL;
 
-    if (k->type == KEY_UPSTREAMS)
-        return add_upstream_text(cfg, text, err);
-    TRY(config_add_listen(cfg, &listen, err));
-    return config_set_text(config_key_find("listen[].address"), listen, text, err);
+    TRY(config_list_room(k, cfg, err));
+    TRY(config_list_add(k, cfg, &item, err));
+    if (k->list->name_to != NULL && equals != NULL && (scheme == NULL || equals < scheme)) {
+        TRY(str_printf(&name, err, "%.*s", (int)(equals - text), text));
+        TRY(config_set_text(config_key_find(k->list->name_to), item, name, err));
+        text = equals + 1;
+    }
+    return config_set_text(config_key_find(k->list->text_to), item, text, err);
 }
 
 static int add_items_text(struct config *cfg, const struct key *k, const char *text, struct err *err)
@@ -78,11 +71,9 @@ int config_read_text(struct loader *l, const struct key *k, const char *text, st
     enum origin *origin = &l->origin[k - config_keys];
     int rc;
 
-    if (k->type == KEY_LISTENERS || k->type == KEY_UPSTREAMS) {
-        if (*origin != l->from && k->type == KEY_LISTENERS)
-            config_clear_listen(l->cfg);
-        if (*origin != l->from && k->type == KEY_UPSTREAMS)
-            config_clear_upstreams(l->cfg);
+    if (k->type == KEY_LIST) {
+        if (*origin != l->from)
+            config_list_clear(k, l->cfg);
         rc = add_items_text(l->cfg, k, text, err);
     } else {
         rc = config_set_text(k, l->cfg, text, err);
@@ -150,7 +141,7 @@ int config_load(const struct config_source *src, struct config **out, struct err
 
     if (cfg == NULL)
         return err_nomem(err, sizeof *cfg);
-    TRY(config_set_defaults("", cfg, err));
+    TRY(config_set_defaults(NULL, cfg, err));
     if (l.file != NULL)
         TRY(read_file(&l, src, err));
     l.from = FROM_ENV;
@@ -167,12 +158,7 @@ void config_free(struct config *c)
 {
     if (c == NULL)
         return;
-    config_clear_listen(c);
-    config_clear_upstreams(c);
-    free(c->admin);
-    free(c->store_path);
-    free(c->default_upstream);
-    free(c->unsupported);
+    config_release_fields(NULL, c);
     free(c);
 }
 
@@ -180,13 +166,6 @@ void config_cleanup(struct config **c)
 {
     config_free(*c);
     *c = NULL;
-}
-
-int config_supported(const struct config *c, struct err *err)
-{
-    if (c->unsupported == NULL)
-        return 0;
-    return err_set(err, ERR_UNSUPPORTED, "%s: not supported yet in recask %s", c->unsupported, RECASK_VERSION);
 }
 
 int config_store_path(const char *flag, const char *const *env, char **out, struct err *err)

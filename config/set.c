@@ -10,25 +10,45 @@
 /* Fields of enum types are written as int. */
 _Static_assert(sizeof(enum config_view) == sizeof(int) && sizeof(enum log_level) == sizeof(int), "enum is not an int");
 
-static int set_string(const struct key *k, char **field, const char *text, struct err *err)
+/* The text of a value in the form that the field keeps. NULL: "off" of an address. */
+static int parse_text(enum key_type type, const char *text, char **out, struct err *err)
 {
     CLEANUP(config_url_release) struct config_url url = {0};
-    CLEANUP(free_ptr) char *value = NULL;
 
-    if (k->type == KEY_ADDRESS || (k->type == KEY_ADDRESS_OFF && strcmp(text, "off") != 0)) {
-        TRY(config_address_parse(text, &value, err));
-    } else if (k->type == KEY_URL) {
+    if (type == KEY_ADDRESS_OFF && strcmp(text, "off") == 0)
+        return 0;
+    if (type == KEY_ADDRESS || type == KEY_ADDRESS_OFF)
+        return config_address_parse(text, out, err);
+    if (type == KEY_PROXY)
+        return config_proxy_parse(text, out, err);
+    if (type == KEY_URL) {
         TRY(config_url_parse(text, &url, err));
-        value = steal(&url.url);
-    } else if (k->type == KEY_NAME) {
-        TRY(config_name_check(text, err));
-        TRY(str_dup(text, &value, err));
-    } else if (k->type == KEY_TEXT) {
-        TRY(config_text_check(text, err));
-        TRY(str_dup(text, &value, err));
+        *out = steal(&url.url);
+        return 0;
     }
-    free(*field);
-    *field = steal(&value);
+    if (type == KEY_NAME)
+        TRY(config_name_check(text, err));
+    else if (type == KEY_USER)
+        TRY(config_user_check(text, err));
+    else if (type == KEY_HELPER)
+        TRY(config_helper_check(text, err));
+    else if (type == KEY_REPOSITORY)
+        TRY(config_repository_check(text, err));
+    else
+        TRY(config_text_check(text, err));
+    return str_dup(text, out, err);
+}
+
+static int set_text(const struct key *k, void *field, const char *text, struct err *err)
+{
+    CLEANUP(free_ptr) char *value = NULL;
+    char **at = field;
+
+    TRY(parse_text(k->type, text, &value, err));
+    if (k->many)
+        return config_strings_add(field, value, err);
+    free(*at);
+    *at = steal(&value);
     return 0;
 }
 
@@ -57,25 +77,38 @@ static int set_size(const struct key *k, uint64_t *out, const char *text, struct
     return 0;
 }
 
+/* A limit of a duration, for a message. */
+static struct config_shown show_ms(int64_t ms)
+{
+    struct config_shown out;
+
+    if (ms % 1000 != 0)
+        snprintf(out.s, sizeof out.s, "%" PRId64 "ms", ms);
+    else
+        snprintf(out.s, sizeof out.s, "%" PRId64 "s", ms / 1000);
+    return out;
+}
+
 static int set_duration(const struct key *k, int64_t *out, const char *text, struct err *err)
 {
     int64_t ms;
 
     TRY(config_duration_parse(text, &ms, err));
-    if (ms % k->min != 0)
+    if (k->type == KEY_SECONDS && ms % 1000 != 0)
         return err_set(err, ERR_USAGE, "wants whole seconds, not %s", config_show(text).s);
-    if (k->max != 0 && ms > k->max)
-        return err_set(err, ERR_USAGE, "%s is too long: at most %" PRId64 "s", config_show(text).s, k->max / 1000);
+    if (ms < k->min)
+        return err_set(err, ERR_USAGE, "%s is too short: at least %s", config_show(text).s, show_ms(k->min).s);
+    if (ms > k->max)
+        return err_set(err, ERR_USAGE, "%s is too long: at most %s", config_show(text).s, show_ms(k->max).s);
     *out = ms;
     return 0;
 }
 
-static int add_url(struct config_strings *list, const char *text, struct err *err)
+static void strings_release(struct config_strings *list)
 {
-    CLEANUP(config_url_release) struct config_url url = {0};
-
-    TRY(config_url_parse(text, &url, err));
-    return config_strings_add(list, url.url, err);
+    for (size_t i = 0; i < list->count; i++)
+        free(list->v[i]);
+    free(list->v);
 }
 
 int config_set_text(const struct key *k, void *base, const char *text, struct err *err)
@@ -83,24 +116,15 @@ int config_set_text(const struct key *k, void *base, const char *text, struct er
     void *field = (char *)base + k->off;
     int word;
 
+    if (config_key_is_text(k))
+        return set_text(k, field, text, err);
     switch (k->type) {
-    case KEY_OBJECT:
-    case KEY_LISTENERS:
-    case KEY_UPSTREAMS:
-        return err_set(err, ERR_BUG, "%s has no text form", k->doc.path);
-    case KEY_TEXT:
-    case KEY_NAME:
-    case KEY_ADDRESS:
-    case KEY_ADDRESS_OFF:
-    case KEY_URL:
-        return set_string(k, field, text, err);
-    case KEY_TEXTS:
-        return add_url(field, text, err);
     case KEY_SIZE:
         return set_size(k, field, text, err);
     case KEY_QUOTA:
         return set_quota(k, field, text, err);
     case KEY_DURATION:
+    case KEY_SECONDS:
         return set_duration(k, field, text, err);
     case KEY_INT:
         return config_int_parse(text, k->min, k->max, field, err);
@@ -111,26 +135,53 @@ int config_set_text(const struct key *k, void *base, const char *text, struct er
         word += (int)k->min;
         memcpy(field, &word, sizeof word);
         return 0;
+    case KEY_OBJECT:
+    case KEY_LIST:
+    case KEY_TEXT:
+    case KEY_FILE:
+    case KEY_SECRET_FILE:
+    case KEY_NAME:
+    case KEY_USER:
+    case KEY_HELPER:
+    case KEY_REPOSITORY:
+    case KEY_ADDRESS:
+    case KEY_ADDRESS_OFF:
+    case KEY_URL:
+    case KEY_PROXY:
+        break;
     }
-    return err_set(err, ERR_BUG, "%s has no type", k->doc.path);
+    return err_set(err, ERR_BUG, "%s has no text form", k->doc.path);
 }
 
-int config_set_defaults(const char *prefix, void *base, struct err *err)
+int config_set_defaults(const struct key *list, void *base, struct err *err)
 {
-    size_t len = strlen(prefix);
-
     for (size_t i = 0; i < config_key_count; i++) {
         const struct key *k = &config_keys[i];
 
-        if (k->doc.fallback == NULL || k->type == KEY_LISTENERS || k->type == KEY_UPSTREAMS)
-            continue;
-        if (len > 0 ? strncmp(k->doc.path, prefix, len) == 0 : strstr(k->doc.path, "[]") == NULL)
+        if (config_key_in(k, list) && k->doc.fallback != NULL && k->type != KEY_LIST)
             TRY(config_set_text(k, base, k->doc.fallback, err));
     }
     return 0;
 }
 
-/* ---- lists ----------------------------------------------------------------------------------------------------- */
+void config_release_fields(const struct key *list, void *base)
+{
+    for (size_t i = 0; i < config_key_count; i++) {
+        const struct key *k = &config_keys[i];
+        void *field = (char *)base + k->off;
+
+        if (!config_key_in(k, list))
+            continue;
+        if (k->type == KEY_LIST)
+            config_list_clear(k, base);
+        else if (k->many)
+            strings_release(field);
+        else if (config_key_is_text(k))
+            free_ptr(field);
+    }
+}
+
+/* ---- lists of strings ------------------------------------------------------------------------------------------ */
 
 int config_strings_add(struct config_strings *list, const char *text, struct err *err)
 {
@@ -145,66 +196,68 @@ int config_strings_add(struct config_strings *list, const char *text, struct err
     return 0;
 }
 
-int config_add_listen(struct config *cfg, struct config_listen **out, struct err *err)
-{
-    struct config_listen *grown;
+/* ---- lists of objects ------------------------------------------------------------------------------------------ */
 
-    if (cfg->listen_count == CONFIG_LISTEN_MAX)
-        return err_set(err, ERR_USAGE, "more than %d listeners", CONFIG_LISTEN_MAX);
-    grown = realloc(cfg->listen, (cfg->listen_count + 1) * sizeof *grown);
+static size_t *count_of(const struct key *k, void *base)
+{
+    return (size_t *)(void *)((char *)base + k->list->count_off);
+}
+
+/* The field is a pointer to some struct, which is no void *: so it is copied, not dereferenced. */
+static void *items_of(const struct key *k, const void *base)
+{
+    void *items;
+
+    memcpy(&items, (const char *)base + k->off, sizeof items);
+    return items;
+}
+
+static void set_items(const struct key *k, void *base, void *items)
+{
+    memcpy((char *)base + k->off, &items, sizeof items);
+}
+
+size_t config_list_count(const struct key *k, const void *base)
+{
+    return *(const size_t *)(const void *)((const char *)base + k->list->count_off);
+}
+
+void *config_list_at(const struct key *k, const void *base, size_t i)
+{
+    return (char *)items_of(k, base) + i * k->list->item_bytes;
+}
+
+int config_list_room(const struct key *k, const void *base, struct err *err)
+{
+    if (config_list_count(k, base) >= k->list->max)
+        return err_set(err, ERR_USAGE, "more than %zu %s", k->list->max, k->list->noun);
+    return 0;
+}
+
+int config_list_add(const struct key *k, void *base, void **out_item, struct err *err)
+{
+    size_t *count = count_of(k, base), bytes = (*count + 1) * k->list->item_bytes;
+    void *grown = realloc(items_of(k, base), bytes);
+
     if (grown == NULL)
-        return err_nomem(err, (cfg->listen_count + 1) * sizeof *grown);
-    cfg->listen = grown;
-    *out = &cfg->listen[cfg->listen_count++];
-    **out = (struct config_listen){0};
-    return config_set_defaults("listen[].", *out, err);
+        return err_nomem(err, bytes);
+    set_items(k, base, grown);
+    *out_item = config_list_at(k, base, (*count)++);
+    memset(*out_item, 0, k->list->item_bytes);
+    return config_set_defaults(k, *out_item, err);
 }
 
-int config_add_upstream(struct config *cfg, struct config_upstream **out, struct err *err)
+void config_list_drop_last(const struct key *k, void *base)
 {
-    struct config_upstream *grown;
+    size_t *count = count_of(k, base);
 
-    if (cfg->upstream_count == CONFIG_UPSTREAMS_MAX)
-        return err_set(err, ERR_USAGE, "more than %d upstreams", CONFIG_UPSTREAMS_MAX);
-    grown = realloc(cfg->upstreams, (cfg->upstream_count + 1) * sizeof *grown);
-    if (grown == NULL)
-        return err_nomem(err, (cfg->upstream_count + 1) * sizeof *grown);
-    cfg->upstreams = grown;
-    *out = &cfg->upstreams[cfg->upstream_count++];
-    **out = (struct config_upstream){.tag_ttl_ms = -1};
-    return config_set_defaults("upstreams[].", *out, err);
+    config_release_fields(k, config_list_at(k, base, --*count));
 }
 
-void config_clear_listen(struct config *cfg)
+void config_list_clear(const struct key *k, void *base)
 {
-    for (size_t i = 0; i < cfg->listen_count; i++) {
-        struct config_listen *l = &cfg->listen[i];
-
-        free(l->address);
-        free(l->upstream);
-        free(l->tls_cert_file);
-        free(l->tls_key_file);
-    }
-    free(cfg->listen);
-    cfg->listen = NULL;
-    cfg->listen_count = 0;
-}
-
-void config_clear_upstreams(struct config *cfg)
-{
-    for (size_t i = 0; i < cfg->upstream_count; i++) {
-        struct config_upstream *u = &cfg->upstreams[i];
-
-        free(u->name);
-        free(u->url);
-        free(u->username);
-        free(u->password_file);
-        free(u->ca_file);
-        for (size_t j = 0; j < u->token_realms.count; j++)
-            free(u->token_realms.v[j]);
-        free(u->token_realms.v);
-    }
-    free(cfg->upstreams);
-    cfg->upstreams = NULL;
-    cfg->upstream_count = 0;
+    while (*count_of(k, base) > 0)
+        config_list_drop_last(k, base);
+    free(items_of(k, base));
+    set_items(k, base, NULL);
 }

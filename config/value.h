@@ -45,7 +45,20 @@ struct config_url {
 MUST_CHECK int config_url_parse(const char *text, struct config_url *out, struct err *err);
 void config_url_release(struct config_url *u);
 
+/* "http://host:3128", https:// or socks5h://, which resolves names there; *out "": "off". The caller frees. A proxy's port
+ * is not guessed: browsers and libraries differ there. No credentials. */
+MUST_CHECK int config_proxy_parse(const char *text, char **out, struct err *err);
+
 /* The name of an upstream: what stands first in REGISTRY/library/alpine. */
 MUST_CHECK int config_name_check(const char *text, struct err *err);
 
 MUST_CHECK int config_text_check(const char *text, struct err *err); /* not empty, no control bytes, at most 4095 */
+
+/* A user of a registry or of a htpasswd file: text without a colon, which ends the name in HTTP Basic (RFC 7617). */
+MUST_CHECK int config_user_check(const char *text, struct err *err);
+
+/* docker-credential-NAME without that prefix (a-z 0-9 . -), or an absolute path. */
+MUST_CHECK int config_helper_check(const char *text, struct err *err);
+
+/* "docker.io/library/alpine", "ghcr.io/acme/" and a star for all below, a star alone for all. */
+MUST_CHECK int config_repository_check(const char *text, struct err *err);
