@@ -74,7 +74,10 @@ def test_help(t):
     for flag in ("--listen ADDR:PORT", "--admin ADDR:PORT", "--store DIR", "--upstream [NAME=]URL", "--view auto|original",
                  "--quota SIZE", "--offline", "--config FILE", "RECASK_STORE", "127.0.0.1:5000"):
         assert flag in serve, flag
-    for key in ("store.quota", "upstreams[].url", "listen[].link", "log.level"):
+    for flag in ("--known-upstreams on|off", "--htpasswd FILE", "--auth-file FILE", "recask config --help"):
+        assert flag in serve, flag
+    for key in ("store.quota", "upstreams[].url", "listen[].link", "log.level", "auth.rules[].users",
+                "upstreams[].credential_helper", "timeouts.blob"):
         assert key in run("config", "--help").stdout, key
 
 
@@ -115,13 +118,51 @@ def test_config_check(t):
     fails(1, f"{path}: line 3, column 1: ", "config", "check", check('{\n  "view": "zstd",\n}\n'))
     fails(1, f'{path}: unknown key "veiw"; did you mean "view"?', "config", "check", check('{"veiw": 1}'))
     fails(1, f"{path}: upstreams[0].url: ", "config", "check", check('{"upstreams": [{"url": "x"}]}'))
-    fails(1, f"{path}: upstreams[0].insecure: not supported yet", "config", "check",
-          check('{"upstreams": [{"url": "https://x", "insecure": true}]}'))
     fails(1, "/nowhere/at/all.json", "config", "check", "/nowhere/at/all.json")
     # The same file stops serve, which is a wrong use of it.
     fails(2, f"{path}: view: wants a string", "serve", "--config", check('{"view": 1}'))
-    fails(1, "not supported yet", "serve", "--config",
-          check('{"upstreams": [{"url": "https://x", "username": "u", "password_file": "/p"}]}'))
+    fails(2, f"{path}: auth.htpasswd: is missing", "serve", "--config", check('{"auth": {}}'))
+
+
+def test_config_check_upstreams(t):
+    path = os.path.join(t.directory, "config.json")
+    for text, says in (
+            ("{}", "1 listener, 0 upstreams and 7 known ones, docker.io is the default"),
+            ('{"known_upstreams": "off"}', "1 listener, 1 upstream, docker.io is the default"),
+            ('{"upstreams": [{"name": "ghcr.io", "url": "https://mirror.example"}, {"url": "https://b"}]}',
+             "1 listener, 2 upstreams and 6 known ones, b is the default")):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        equal(run("config", "check", path).stdout, f"{path}: good ({says})\n")
+
+
+def write(path, text, mode=0o600):
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, mode)
+    return path
+
+
+def test_config_check_files(t):
+    """What a configuration names is looked at, and never shown."""
+    path, secret = os.path.join(t.directory, "config.json"), os.path.join(t.directory, "hub-token")
+    write(path, json.dumps({"upstreams": [
+        {"url": "https://a"}, {"url": "https://b", "username": "u", "password_file": secret}]}))
+    fails(1, f"{path}: upstreams[1].password_file: {secret}: No such file", "config", "check", path)
+    write(secret, "hunter2")
+    equal(run("config", "check", path).stderr, "")
+    os.chmod(secret, 0o644)
+    done = run("config", "check", path)
+    equal(done.returncode, 0)
+    equal(done.stderr, f"recask: warning: {path}: upstreams[1].password_file: {secret}: others may read or write it "
+                       "(chmod 600 would keep them out)\n")
+    write(path, json.dumps({"listen": [{"address": "127.0.0.1:5000",
+                                        "tls": {"cert_file": t.directory, "key_file": secret}}]}))
+    fails(1, f"{path}: listen[0].tls.cert_file: {t.directory}: Is a directory", "config", "check", path)
+    write(path, json.dumps({"upstreams": [{"url": "https://a", "password": "hunter2"}]}))
+    done = fails(1, f"{path}: upstreams[0]: unknown key \"password\": passwords are not written here", "config", "check",
+                 path)
+    assert "hunter2" not in done.stderr, done.stderr
 
 
 def test_no_instance(t):
@@ -312,6 +353,32 @@ def test_start_log(t):
     r.stop()
     assert "ev=serve.stop signal=TERM" in r.log()
     equal(os.path.exists(os.path.join(r.store, "admin.sock")), False)
+
+
+def test_start_log_upstreams(t):
+    """A user's upstreams are a line each; the known ones one together."""
+    secret = write(os.path.join(t.directory, "token"), "hunter2", 0o644)
+    path = write(os.path.join(t.directory, "config.json"), json.dumps({"upstreams": [
+        {"name": "docker.io", "url": t.up.url},
+        {"url": "http://127.0.0.1:9", "aliases": ["quay.io"], "username": "u", "password_file": secret},
+        {"name": "b", "url": "http://127.0.0.1:9/b", "username": "u", "password_file": secret + "-later"}]}))
+    r = t.recask("--config", path, upstreams=[])
+    until(lambda: "ev=serve.ready" in r.log(), "the line that says where it listens")
+    lines = [line.split("ev=")[1] for line in r.log().splitlines() if "ev=serve." in line]
+    equal([line for line in lines if line.startswith("serve.upstream")],
+          [f"serve.upstream name=docker.io url={t.up.url}", "serve.upstream name=127.0.0.1:9 url=http://127.0.0.1:9",
+           "serve.upstream name=b url=http://127.0.0.1:9/b"])
+    equal([line for line in lines if line.startswith("serve.known")],
+          ["serve.known names=ghcr.io,registry.k8s.io,gcr.io,public.ecr.aws,mcr.microsoft.com"])
+    equal([line for line in lines if line.startswith("serve.exposed")],
+          [f'serve.exposed key=upstreams[1].password_file file={secret} '
+           'why="others may read or write it; chmod 600 would keep them out"'])
+    equal([line for line in lines if line.startswith("serve.file")],
+          [f'serve.file key=upstreams[2].password_file error="{secret}-later: No such file or directory"'])
+    assert "hunter2" not in r.log()
+    off = t.recask("--known-upstreams", "off")
+    until(lambda: "ev=serve.ready" in off.log(), "the line that says where it listens")
+    assert "ev=serve.known" not in off.log()
 
 
 def test_places_in_use(t):
