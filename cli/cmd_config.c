@@ -69,8 +69,8 @@ const struct command cmd_config = {
     .synopsis = "check FILE",
     .summary = "check a configuration file (config --help lists all keys)",
     .details = "Reads FILE as \"recask serve --config FILE\" would, without flags and environment, and says\n"
-               "what is wrong with it: the line of a syntax error, the path of a bad key, a file that it names and\n"
-               "that cannot be read. Warns of secrets that others may read. Exit status 0: good.\n"
+               "what is wrong with it: the line of a syntax error, the path of a bad key, a file that it names\n"
+               "and that cannot be read. Warns of secrets that others may read. Exit status 0: good.\n"
                "\n"
                "A file with something of everything:\n"
                "  {\n"

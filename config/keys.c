@@ -186,8 +186,8 @@ const struct key config_keys[] = {
      .off = IN(config_upstream, insecure)},
     {{.path = "upstreams[].http_proxy",
       .arg = "URL|off",
-      .help = "HTTP proxy on the way to it: http://HOST:PORT, https://... or socks5h://...; default: HTTPS_PROXY, "
-              "HTTP_PROXY and NO_PROXY of the environment"},
+      .help = "HTTP proxy on the way to it: http://HOST:PORT, https://... or socks5h://...; default: what HTTPS_PROXY "
+              "and NO_PROXY of the environment say"},
      .type = KEY_PROXY,
      .off = IN(config_upstream, http_proxy)},
     {{.path = "upstreams[].max_connections", .arg = "1..1024", .help = "connections to it at once; default: 64"},

@@ -120,7 +120,7 @@ def test_config_check(t):
     fails(1, f"{path}: upstreams[0].url: ", "config", "check", check('{"upstreams": [{"url": "x"}]}'))
     fails(1, "/nowhere/at/all.json", "config", "check", "/nowhere/at/all.json")
     # The same file stops serve, which is a wrong use of it.
-    fails(2, f"{path}: view: wants a string", "serve", "--config", check('{"view": 1}'))
+    fails(2, f"{path}: view: wants one of", "serve", "--config", check('{"view": 1}'))
     fails(2, f"{path}: auth.htpasswd: is missing", "serve", "--config", check('{"auth": {}}'))
 
 
@@ -159,6 +159,15 @@ def test_config_check_files(t):
     write(path, json.dumps({"listen": [{"address": "127.0.0.1:5000",
                                         "tls": {"cert_file": t.directory, "key_file": secret}}]}))
     fails(1, f"{path}: listen[0].tls.cert_file: {t.directory}: Is a directory", "config", "check", path)
+    # The example in the help is a good one.
+    text = run("config", "--help").stdout
+    example = text[text.index("  {"):text.index("\n  }") + 4].replace("/etc/recask", t.directory)
+    for name in ("acme.pem", "htpasswd"):
+        write(os.path.join(t.directory, name), "x")
+    os.chmod(secret, 0o600)
+    done = run("config", "check", write(path, example))
+    equal((done.returncode, done.stderr), (0, ""))
+    assert "2 listeners, 2 upstreams and 6 known ones, docker.io is the default" in done.stdout, done.stdout
     write(path, json.dumps({"upstreams": [{"url": "https://a", "password": "hunter2"}]}))
     done = fails(1, f"{path}: upstreams[0]: unknown key \"password\": passwords are not written here", "config", "check",
                  path)
