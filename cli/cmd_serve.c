@@ -453,7 +453,7 @@ const struct command cmd_serve = {
         "  docker pull 127.0.0.1:5000/ghcr.io/OWNER/IMAGE\n"
         "With another registry, or several:\n"
         "  recask serve --upstream https://registry.example.com\n"
-        "  recask serve --upstream docker.io=https://registry-1.docker.io --upstream acme=https://acme.example\n"
+        "  recask serve --upstream https://registry.example.com --upstream acme=https://r.acme.example\n"
         "\n"
         "Passwords for upstreams, TLS, rules for users and timeouts are for the file (--config):\n"
         "\"recask config --help\" lists its keys.\n"
