@@ -31,6 +31,8 @@ static void head_done(void *arg, struct upstream_answer *answer, const struct er
     struct request *r = arg;
     r->err = *err;
     r->head_bytes = answer->head.has_length ? answer->head.length_bytes : 0;
+    r->answer.head.status = err->code != 0 ? answer->head.status : 0;
+    r->answer.head.retry_after_s = err->code != 0 ? answer->head.retry_after_s : 0;
     request_wake(r);
     request_unref(r);
 }
@@ -40,6 +42,10 @@ static void head_upstream(struct request *r, const struct digest *d, void (*then
     char path[OCI_NAME_MAX_BYTES + 120];
     struct err err = ERR_INIT;
 
+    if (request_may_ask(r, digest_text(d).s, &err) < 0) {
+        request_fail(r, &err);
+        return;
+    }
     snprintf(path, sizeof(path), "/v2/%s/blobs/%s", r->route.name, digest_text(d).s);
     struct upstream_request req = {.up = r->route.up, .head = true, .path = path};
     r->next = then;
@@ -60,7 +66,8 @@ static void confirmed(struct request *r)
         confirm_next(r);
     } else if (r->err.code != 0) {
         request_fail(r, &r->err);
-    } else if (store_repo_add_blob(r->p->store, r->repo, &s->original, r->head_bytes, &err) < 0) {
+    } else if (request_repo_confirmed(r, &err) < 0 ||
+               store_repo_add_blob(r->p->store, r->repo, &s->original, r->head_bytes, &err) < 0) {
         request_fail(r, &err);
     } else {
         look(r);
@@ -151,12 +158,13 @@ static void follow(struct request *r, const struct store_source *s)
             look(r);
         return;
     }
-    if (fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0) {
+    if (request_may_ask(r, digest_text(&s->original).s, &err) < 0 ||
+        fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0) {
         request_fail(r, &err);
         return;
     }
     /* One that began between may_serve() and here, for another repository, says nothing about this one. */
-    bool allowed = started || fill_repo(r->fill) == r->repo;
+    bool allowed = started || fill_reads_from(r->fill, r->route.name);
     if (!allowed && store_repo_has_blob(r->p->store, r->repo, &s->original, &allowed, &err) < 0) {
         request_fail(r, &err);
         return;
@@ -213,7 +221,8 @@ static void rebuild(struct request *r)
         request_fail(r, &err);
     } else if (!blob.present && !r->refilled) {
         r->refilled = true;
-        if (fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0)
+        if (request_may_ask(r, digest_text(&s->original).s, &err) < 0 ||
+            fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0)
             request_fail(r, &err);
         else
             refilling(r);
@@ -254,7 +263,8 @@ static void head_known(struct request *r)
         return;
     }
     struct err err = ERR_INIT;
-    if (store_repo_add_blob(r->p->store, r->repo, &r->digest, r->head_bytes, &err) < 0) {
+    if (request_repo_confirmed(r, &err) < 0 ||
+        store_repo_add_blob(r->p->store, r->repo, &r->digest, r->head_bytes, &err) < 0) {
         request_fail(r, &err);
         return;
     }
@@ -293,7 +303,7 @@ static int may_serve(struct request *r, bool *out, struct err *err)
         return 0;
     /* Nobody knows it: the transfer itself will be the confirmation, unless one for another repository is under way. */
     struct fill *f = fill_find(r->p, r->route.up, &r->digest);
-    *out = !f || fill_repo(f) == r->repo;
+    *out = !f || fill_reads_from(f, r->route.name);
     fill_unref(f);
     return 0;
 }
@@ -308,7 +318,7 @@ static void look(struct request *r)
         request_fail(r, &err);
         return;
     }
-    if (store_blob_lookup(r->p->store, &r->digest, &r->blob, &err) < 0 ||
+    if (request_repo(r, &err) < 0 || store_blob_lookup(r->p->store, &r->digest, &r->blob, &err) < 0 ||
         store_sources(r->p->store, &r->digest, r->repo, r->sources, ARRAY_LEN(r->sources) - 1, &r->source_count, &err) <
             0 ||
         may_serve(r, &allowed, &err) < 0) {

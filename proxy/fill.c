@@ -112,6 +112,16 @@ static void detach(struct fill *f, const struct err *why)
     finish(f, FILL_DETACHED);
 }
 
+/* The repository's row, if this is the first that is known of it, is made now that the upstream's word is verified. */
+static int commit(struct fill *f, struct err *err)
+{
+    int64_t repo = f->repo;
+
+    if (repo == 0)
+        TRY(store_repo(f->p->store, upstream_name(f->up), f->name, &repo, err));
+    return spool_commit(f->spool, &f->digest, repo, err);
+}
+
 static void complete(struct fill *f)
 {
     struct digest got;
@@ -129,7 +139,7 @@ static void complete(struct fill *f)
     lock_give(&f->lock);
     /* Clients get their last bytes now; that the blob is stored too is our own business. */
     set_state(f, FILL_VERIFIED);
-    if (spool_commit(f->spool, &f->digest, f->repo, &f->err) < 0) {
+    if (commit(f, &f->err) < 0) {
         log_event(LOG_WARN, "fill.commit", "digest=%s code=%s error=%s", digest_text(&f->digest).s,
                   err_code_name(f->err.code), log_quote(f->err.msg).s);
     } else {
@@ -321,9 +331,9 @@ int fill_join(struct proxy *p, const struct upstream *up, int64_t repo, const ch
 
 /* ---- looking on --------------------------------------------------------------------------------------------------- */
 
-int64_t fill_repo(const struct fill *f)
+bool fill_reads_from(const struct fill *f, const char *name)
 {
-    return f->repo;
+    return strcmp(f->name, name) == 0;
 }
 
 enum fill_state fill_wait(struct fill *f, enum fill_state want, struct waiter *w)

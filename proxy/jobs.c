@@ -197,6 +197,8 @@ static void queue_image(struct jobs *js, const struct upstream *up, int64_t repo
     struct image_job *fresh;
     struct err err = ERR_INIT;
 
+    if (js->p->opt.offline) /* the blobs and the word on signatures that it needs are upstream; its rows wait */
+        return;
     lock_take(&js->lock);
     bool known = image_find(js, manifest, recheck) != NULL;
     lock_give(&js->lock);

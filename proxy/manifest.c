@@ -34,6 +34,9 @@ static int manifest_headers(struct request *r, const struct store_manifest *m, s
         TRY(http_answer_header(a, err, "Warning",
                                "299 - \"recask: %s cannot be asked, this answer may be out of date\"",
                                upstream_name(r->route.up)));
+    if (r->cache == CACHE_GONE)
+        TRY(http_answer_header(a, err, "Warning", "299 - \"recask: %s does not have this tag any more\"",
+                               upstream_name(r->route.up)));
     return 0;
 }
 
@@ -70,20 +73,29 @@ static void ask_upstream(struct request *r, const char *reference, void (*then)(
     struct err err = ERR_INIT;
 
     r->next = then;
-    if (resolve_join(r->p, r->route.up, r->repo, r->route.name, reference, &r->waiter, &r->resolve, &err) < 0)
+    if (request_may_ask(r, reference, &err) < 0 ||
+        resolve_join(r->p, r->route.up, r->route.name, reference, &r->waiter, &r->resolve, &err) < 0)
         request_fail(r, &err);
 }
 
 /* What came of ask_upstream(); `self` is the step that it was told to run. False when that has to end: the request failed,
  * or something else (a hold's timer) woke it and the answer is still to come. */
-static bool asked(struct request *r, void (*self)(struct request *), struct digest *out, enum cache_result *out_cache)
+static bool asked(struct request *r, void (*self)(struct request *), struct resolved *out)
 {
     struct err err = ERR_INIT;
 
-    int rc = resolve_result(&r->resolve, out, out_cache, &err);
-    if (rc == STEP_WAIT)
+    int rc = resolve_result(&r->resolve, out, &err);
+    if (rc == STEP_WAIT) {
         r->next = self;
-    else if (rc < 0)
+        return false;
+    }
+    if (rc < 0) {
+        r->answer.head.status = out->status;
+        r->answer.head.retry_after_s = out->retry_after_s;
+    } else {
+        rc = request_repo(r, &err);
+    }
+    if (rc < 0)
         request_fail(r, &err);
     return rc == 0;
 }
@@ -92,10 +104,12 @@ static bool asked(struct request *r, void (*self)(struct request *), struct dige
 
 static void digest_asked(struct request *r)
 {
-    struct digest d;
+    struct resolved got;
 
-    if (asked(r, digest_asked, &d, &r->cache))
-        serve_digest(r, &r->reference.digest);
+    if (!asked(r, digest_asked, &got))
+        return;
+    r->cache = got.cache;
+    serve_digest(r, &r->reference.digest);
 }
 
 static void digest_known(struct request *r)
@@ -197,17 +211,16 @@ static void hold(struct request *r, const struct digest *image)
     r->next = held;
     jobs_wait(r->p->jobs, &r->waiter);
     jobs_image(r->p->jobs, r->route.up, r->repo, r->route.name, image);
-    timer_arm(r->p->timers, &r->timer, (int)(r->hold_until_ms - now));
+    request_timer(r, (int)(r->hold_until_ms - now));
     if (!jobs_has_image(r->p->jobs, image))
         request_wake(r); /* over before the waiter was on the list */
 }
 
 static void child_asked(struct request *r)
 {
-    enum cache_result ignored;
-    struct digest d;
+    struct resolved got;
 
-    if (asked(r, child_asked, &d, &ignored))
+    if (asked(r, child_asked, &got))
         choose(r);
 }
 
@@ -276,10 +289,58 @@ static void choose(struct request *r)
         serve(r, &m);
 }
 
+static void serve_stored(struct request *r, enum cache_result cache)
+{
+    r->cache = cache;
+    choose(r);
+}
+
+/* The upstream takes too long, and there is something to serve. */
+static bool given_up(struct request *r)
+{
+    return r->stale_at_ms != 0 && clock_mono_ms() >= r->stale_at_ms && resolve_leave(&r->resolve, &r->waiter);
+}
+
 static void tag_asked(struct request *r)
 {
-    if (asked(r, tag_asked, &r->upstream_digest, &r->cache))
-        choose(r);
+    struct resolved got;
+
+    if (given_up(r)) {
+        serve_stored(r, CACHE_STALE);
+    } else if (asked(r, tag_asked, &got)) {
+        if (r->stale_at_ms)
+            timer_disarm(r->p->timers, &r->timer);
+        r->upstream_digest = got.digest;
+        serve_stored(r, got.cache);
+    }
+}
+
+/* is_known: r->upstream_digest is what the tag was. */
+static void tag_ask(struct request *r, bool is_known)
+{
+    enum noted noted = tag_noted(r->p, r->route.up, r->route.name, r->reference.tag);
+    struct err err = ERR_INIT;
+
+    if (is_known && (noted != NOTED_NOTHING || quiet_now(r->p, r->route.up))) {
+        serve_stored(r, noted == NOTED_GONE ? CACHE_GONE : CACHE_STALE);
+    } else if (noted == NOTED_GONE) {
+        err_set(&err, ERR_NOTFOUND, "%s has no %s:%s, it said a moment ago", upstream_name(r->route.up), r->route.name,
+                r->reference.tag);
+        request_fail(r, &err);
+    } else {
+        if (is_known) {
+            r->stale_at_ms = clock_mono_ms() + r->p->opt.stale_wait_ms;
+            request_timer(r, r->p->opt.stale_wait_ms);
+        }
+        ask_upstream(r, r->reference.tag, tag_asked);
+    }
+}
+
+static bool is_fresh(const struct request *r, const struct store_tag *tag)
+{
+    int64_t now = clock_wall_s(), own = upstream_tag_ttl_s(r->route.up);
+
+    return now >= tag->checked_at && now < tag->checked_at + (own > 0 ? own : r->p->opt.tag_ttl_s);
 }
 
 static void tag_start(struct request *r)
@@ -290,17 +351,14 @@ static void tag_start(struct request *r)
     int rc = store_tag_get(r->p->store, r->repo, r->reference.tag, &tag, &err);
     if (rc < 0 && rc != ERR_NOTFOUND) {
         request_fail(r, &err);
-    } else if (rc == 0 && clock_wall_s() >= tag.checked_at && clock_wall_s() < tag.checked_at + r->p->opt.tag_ttl_s) {
-        r->cache = CACHE_HIT;
-        r->upstream_digest = tag.digest;
-        choose(r);
-    } else if (rc == 0 && quiet_now(r->p, r->route.up)) {
-        r->cache = CACHE_STALE;
-        r->upstream_digest = tag.digest;
-        choose(r);
-    } else {
-        ask_upstream(r, r->reference.tag, tag_asked);
+        return;
     }
+    if (rc == 0)
+        r->upstream_digest = tag.digest;
+    if (rc == 0 && (r->p->opt.offline || is_fresh(r, &tag)))
+        serve_stored(r, CACHE_HIT);
+    else
+        tag_ask(r, rc == 0);
 }
 
 void manifest_start(struct request *r)

@@ -14,6 +14,8 @@
 #define MAX_LAYER_BYTES (64ull << 30)
 #define MAX_RATIO 1100 /* deflate cannot exceed 1032 */
 #define HOLD_MS 60000
+#define NEGATIVE_TTL_MS 10000
+#define STALE_WAIT_MS 700
 
 static void apply_defaults(struct proxy_options *opt)
 {
@@ -25,6 +27,10 @@ static void apply_defaults(struct proxy_options *opt)
         opt->max_ratio = MAX_RATIO;
     if (!opt->hold_ms)
         opt->hold_ms = HOLD_MS;
+    if (opt->negative_ttl_ms < 0)
+        opt->negative_ttl_ms = NEGATIVE_TTL_MS;
+    if (!opt->stale_wait_ms)
+        opt->stale_wait_ms = STALE_WAIT_MS;
 }
 
 static int open_parts(struct proxy *p, struct err *err)
@@ -41,6 +47,7 @@ static int open_parts(struct proxy *p, struct err *err)
 
     TRY(upstreams_new(&ups, &p->ups, err));
     TRY(timers_new(&p->timers, err));
+    TRY(tag_notes_new(&p->notes, err));
     TRY(passthrough_cache_new(&p->cache, err));
     return jobs_new(p, &p->jobs, err);
 }
@@ -129,6 +136,7 @@ void proxy_free(struct proxy *p)
     jobs_free(p->jobs);
     timers_free(p->timers);
     passthrough_cache_free(p->cache);
+    free(p->notes);
     if (p->ups)
         upstreams_free(p->ups);
     while (p->quiet) {

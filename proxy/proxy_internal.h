@@ -57,7 +57,14 @@ void timer_disarm(struct timers *ts, struct timer *t);            /* afterwards 
 
 /* ---- the proxy -------------------------------------------------------------------------------------------------- */
 
-enum cache_result { CACHE_NONE = 0, CACHE_HIT, CACHE_FOLLOW, CACHE_MISS, CACHE_STALE };
+enum cache_result {
+    CACHE_NONE = 0,
+    CACHE_HIT,
+    CACHE_FOLLOW,
+    CACHE_MISS,
+    CACHE_STALE, /* the upstream cannot be asked */
+    CACHE_GONE,  /* the upstream has it no more; stale too */
+};
 
 struct listener_ctx {
     struct proxy *p;
@@ -88,6 +95,7 @@ struct proxy {
     struct counters counters;
     struct lock lock;          /* RANK_SERVER: the tables below */
     struct quiet *quiet;
+    struct tag_note *notes;
     struct fill *fills;
     struct resolve *resolves;
     struct jobs *jobs;
@@ -107,9 +115,15 @@ struct route {
     const char *error_code;             /* OCI error code when route_parse() failed */
 };
 
-/* path: as sent. ns: decoded query value or NULL. fixed: the listener's upstream or NULL. */
-MUST_CHECK int route_parse(const struct upstreams *ups, const struct upstream *fixed, const char *path, const char *ns,
-                           struct route *out, struct err *err);
+/* What a request says about where it goes: path as sent, the decoded value of ns=, the Host header, the latter two NULL
+ * where absent; fixed: the listener's upstream or NULL. */
+struct route_request {
+    const struct upstream *fixed;
+    const char *path, *ns, *host;
+};
+
+MUST_CHECK int route_parse(const struct upstreams *ups, const struct route_request *req, struct route *out,
+                           struct err *err);
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
@@ -120,18 +134,20 @@ struct request {
     struct listener_ctx *listener;
     struct http_exchange *x; /* ours until request_reply() */
     struct route route;
-    int64_t repo;
+    int64_t repo; /* 0: the catalog does not know this repository (yet): request_repo() */
     struct oci_client client;
     struct job job;
     void (*next)(struct request *r); /* runs on a worker */
     struct waiter waiter;
     struct timer timer;
+    bool timed;     /* the timer has been armed */
     struct err err; /* of what was waited for */
     enum cache_result cache;
     /* manifest.c */
     struct oci_reference reference;
     struct digest upstream_digest; /* what the reference stands for upstream, once known */
     struct resolve *resolve;
+    int64_t stale_at_ms;   /* when a stored answer is given instead of the upstream's; 0: there is none */
     int64_t hold_until_ms; /* 0: not held yet */
     /* blob.c */
     struct digest digest;
@@ -144,7 +160,7 @@ struct request {
     bool refilled, remade; /* for an evicted zstd form: the original was fetched again, the layer stored again */
     int looks;
     uint64_t head_bytes; /* length from a HEAD upstream, 0: it did not say */
-    /* passthrough.c */
+    /* passthrough.c; the head's status and Retry-After are what every failure tells of its upstream */
     struct upstream_answer answer;
     char *key;
 };
@@ -155,6 +171,14 @@ void request_unref(void *r);
 /* Runs next on a worker, soon. Also as a waiter's or timer's fn (request_wake). */
 void request_go(struct request *r, void (*next)(struct request *r));
 void request_wake(void *r);
+/* Wakes r after this time, unless it is armed anew or the request is over by then. */
+void request_timer(struct request *r, int after_ms);
+/* Looks for the repository's row again while there is none: an answer of the upstream may have made it. */
+MUST_CHECK int request_repo(struct request *r, struct err *err);
+/* The upstream has confirmed something of it: makes the row. */
+MUST_CHECK int request_repo_confirmed(struct request *r, struct err *err);
+/* ERR_NOTFOUND, in words, when recask is offline: `what` would have to be asked for. */
+MUST_CHECK int request_may_ask(const struct request *r, const char *what, struct err *err);
 /* Sends the answer and drops the reference that running held. */
 void request_reply(struct request *r, struct http_answer *a);
 void request_fail(struct request *r, const struct err *err);
@@ -169,25 +193,55 @@ struct passthrough_cache;
 MUST_CHECK int passthrough_cache_new(struct passthrough_cache **out, struct err *err);
 void passthrough_cache_free(struct passthrough_cache *c);
 
-/* errors.c: status, OCI code and body for an error; code NULL: picked by the kind of route. */
-MUST_CHECK int error_answer(struct http_answer *a, enum route_kind kind, const char *code, const struct err *e,
-                            struct err *err);
+/* errors.c: status, OCI code and body for an error. */
+struct error_context {
+    enum route_kind kind;
+    const char *code;     /* OCI; NULL: picked by kind and error */
+    const char *upstream; /* NULL: none */
+    int status;           /* the upstream's, 0: not known */
+    int retry_after_s;    /* the upstream's, <= 0: it named none */
+    bool unavailable_503;
+};
+
+MUST_CHECK int error_answer(struct http_answer *a, const struct error_context *c, const struct err *e, struct err *err);
 
 /* ---- resolves ---------------------------------------------------------------------------------------------------- */
 
 /* Asks the upstream for a manifest and stores it; all who ask meanwhile share one exchange. w is woken when it is over;
- * then resolve_result() tells how it went (once per waiter). tag NULL: by digest. */
+ * then resolve_result() tells how it went (once per waiter). */
 struct resolve;
 
-MUST_CHECK int resolve_join(struct proxy *p, const struct upstream *up, int64_t repo, const char *name,
-                            const char *reference, struct waiter *w, struct resolve **out, struct err *err);
-/* STEP_WAIT while it is not over. Else takes *rs: 0, with the digest and how it was had: HIT (the upstream confirmed what
- * is stored), MISS (fetched), STALE (the upstream failed, an older answer is served); or the error. */
-MUST_CHECK int resolve_result(struct resolve **rs, struct digest *out, enum cache_result *out_cache, struct err *err);
+struct resolved {
+    struct digest digest;
+    enum cache_result cache; /* HIT (the upstream confirmed what is stored), MISS (fetched), STALE or GONE (it failed, or
+                              * has it no more: an older answer is served) */
+    int status, retry_after_s; /* of a failure: what the upstream said; 0: nothing */
+};
 
-/* quiet.c */
+MUST_CHECK int resolve_join(struct proxy *p, const struct upstream *up, const char *name, const char *reference,
+                            struct waiter *w, struct resolve **out, struct err *err);
+/* STEP_WAIT while it is not over. Else takes *rs: 0, or the error. */
+MUST_CHECK int resolve_result(struct resolve **rs, struct resolved *out, struct err *err);
+/* Takes *rs: its waiter has an answer of another kind. The exchange goes on; until it is over its upstream is slow, and
+ * quiet_now(). False, and nothing done, when it is over. */
+bool resolve_leave(struct resolve **rs, struct waiter *w);
+/* Called with p->lock held. */
+bool resolve_any_left(const struct proxy *p, const struct upstream *up);
+
+/* quiet.c: upstreams that are left alone, and what is remembered of single tags. */
 void quiet_begin(struct proxy *p, const struct upstream *up, int ms);
 bool quiet_now(struct proxy *p, const struct upstream *up);
+
+enum noted {
+    NOTED_NOTHING = 0,
+    NOTED_GONE,    /* the upstream answered 404 */
+    NOTED_REFUSED, /* it refused this one, or sent what cannot be used */
+};
+
+struct tag_note;
+MUST_CHECK int tag_notes_new(struct tag_note **out, struct err *err);
+void tag_note(struct proxy *p, const struct upstream *up, const char *name, const char *tag, enum noted what, int ms);
+enum noted tag_noted(struct proxy *p, const struct upstream *up, const char *name, const char *tag);
 
 /* ---- fills ------------------------------------------------------------------------------------------------------- */
 
@@ -203,12 +257,13 @@ enum fill_state {
 };
 
 /* Joins the running fill of this blob or starts one. *out_started tells which. The caller owns a reference. ERR_BUSY when
- * too many run. A fill that was joined may read from another repository: see fill_repo(). */
+ * too many run. repo: 0 when the catalog does not know it; then a verified blob makes its row. A fill that was joined may
+ * read from another repository: see fill_reads_from(). */
 MUST_CHECK int fill_join(struct proxy *p, const struct upstream *up, int64_t repo, const char *name,
                          const struct digest *d, struct fill **out, bool *out_started, struct err *err);
-/* The running fill of d from up, or NULL; and the repository that it reads from. */
+/* The running fill of d from up, or NULL; and whether it reads from this repository. */
 struct fill *fill_find(struct proxy *p, const struct upstream *up, const struct digest *d);
-int64_t fill_repo(const struct fill *f);
+bool fill_reads_from(const struct fill *f, const char *name);
 void fill_unref(struct fill *f);
 /* The state now; when it is below `want`, w (may be NULL) is put on the list and woken at the next change of state. */
 enum fill_state fill_wait(struct fill *f, enum fill_state want, struct waiter *w);

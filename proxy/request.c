@@ -55,6 +55,34 @@ void request_go(struct request *r, void (*next)(struct request *r))
     workpool_post(r->p->pool, &r->job);
 }
 
+void request_timer(struct request *r, int after_ms)
+{
+    r->timed = true;
+    timer_arm(r->p->timers, &r->timer, after_ms);
+}
+
+int request_repo(struct request *r, struct err *err)
+{
+    if (r->repo != 0)
+        return 0;
+    return store_repo_find(r->p->store, upstream_name(r->route.up), r->route.name, &r->repo, err);
+}
+
+int request_repo_confirmed(struct request *r, struct err *err)
+{
+    if (r->repo != 0)
+        return 0;
+    return store_repo(r->p->store, upstream_name(r->route.up), r->route.name, &r->repo, err);
+}
+
+int request_may_ask(const struct request *r, const char *what, struct err *err)
+{
+    if (!r->p->opt.offline)
+        return 0;
+    return err_set(err, ERR_NOTFOUND, "%s of %s/%s is not stored, and recask is offline", what,
+                   upstream_name(r->route.up), r->route.name);
+}
+
 static const char *cache_name(enum cache_result c)
 {
     switch (c) {
@@ -67,6 +95,7 @@ static const char *cache_name(enum cache_result c)
     case CACHE_MISS:
         return "miss";
     case CACHE_STALE:
+    case CACHE_GONE:
         return "stale";
     }
     return NULL;
@@ -87,6 +116,7 @@ static void count_result(struct proxy *p, enum cache_result c)
         atomic_fetch_add(&p->counters.miss, 1);
         break;
     case CACHE_STALE:
+    case CACHE_GONE:
         atomic_fetch_add(&p->counters.stale, 1);
         break;
     }
@@ -96,7 +126,7 @@ void request_reply(struct request *r, struct http_answer *a)
 {
     a->cache = cache_name(r->cache);
     count_result(r->p, r->cache);
-    if (r->hold_until_ms) /* only who was held has a timer */
+    if (r->timed)
         timer_disarm(r->p->timers, &r->timer);
     http_reply(steal(&r->x), a);
     request_unref(r);
@@ -105,12 +135,18 @@ void request_reply(struct request *r, struct http_answer *a)
 void request_fail(struct request *r, const struct err *e)
 {
     struct http_answer a = {.status = 0};
+    struct error_context c = {.kind = r->route.kind,
+                              .code = r->route.error_code,
+                              .upstream = r->route.up ? upstream_name(r->route.up) : NULL,
+                              .status = r->answer.head.status,
+                              .retry_after_s = r->answer.head.retry_after_s,
+                              .unavailable_503 = r->p->opt.unavailable_503};
     struct err err = ERR_INIT;
 
     log_event(e->code == ERR_NOTFOUND || e->code == ERR_FORMAT ? LOG_DEBUG : LOG_WARN, "request.fail",
               "req=%s path=%s code=%s error=%s", http_request_id(r->x), log_quote(http_path(r->x)).s,
               err_code_name(e->code), log_quote(e->msg).s);
-    if (error_answer(&a, r->route.kind, r->route.error_code, e, &err) < 0) {
+    if (error_answer(&a, &c, e, &err) < 0) {
         http_answer_release(&a);
         a.status = 500;
     }
@@ -152,7 +188,7 @@ static void dispatch(struct request *r)
         base_start(r);
         return;
     }
-    if (store_repo(r->p->store, upstream_name(r->route.up), r->route.name, &r->repo, &err) < 0) {
+    if (request_repo(r, &err) < 0) {
         request_fail(r, &err);
         return;
     }
@@ -206,6 +242,8 @@ void request_handle(void *ctx, struct http_exchange *x)
 {
     struct listener_ctx *l = ctx;
     struct proxy *p = l->p;
+    struct route_request where = {
+        .fixed = l->up, .path = http_path(x), .ns = http_query(x, "ns"), .host = http_header(x, "Host")};
     struct err err = ERR_INIT;
 
     atomic_fetch_add(&p->counters.total, 1);
@@ -220,7 +258,7 @@ void request_handle(void *ctx, struct http_exchange *x)
         refuse(x, 503, "{\"errors\":[{\"code\":\"UNAVAILABLE\",\"message\":\"out of memory\"}]}\n", NULL);
         return;
     }
-    if (route_parse(p->ups, l->up, http_path(x), http_query(x, "ns"), &r->route, &err) < 0)
+    if (route_parse(p->ups, &where, &r->route, &err) < 0)
         request_fail(r, &err);
     else
         request_go(r, dispatch); /* from here on in its own job, which never runs twice at once */

@@ -6,7 +6,8 @@
  *                                  -> other digest, or the upstream does not say: GET
  *         -> (else: GET)           -> parse, check, store with its tag in one transaction, done
  *
- * A failure of the upstream ends in the stored answer, marked stale, when there is one.
+ * A failure of the upstream ends in the stored answer, marked stale, when there is one. Those who have such an answer do
+ * not wait for the failure: they leave, and what comes in the end is stored for the next ones.
  */
 #include "base/log.h"
 #include "proxy/proxy_internal.h"
@@ -28,7 +29,7 @@ struct resolve {
     atomic_uint refs;
     struct proxy *p;
     const struct upstream *up;
-    int64_t repo;
+    int64_t repo; /* 0: the catalog does not know it (yet) */
     char name[OCI_NAME_MAX_BYTES + 10];
     char reference[OCI_NAME_MAX_BYTES + 1];
     struct oci_reference ref;
@@ -41,7 +42,7 @@ struct resolve {
     struct digest known;
     /* under p->lock */
     struct resolve *link;
-    bool listed, over;
+    bool listed, over, left; /* left: somebody waited for it in vain */
     struct waiter_list waiters;
     /* constant once over */
     struct digest digest;
@@ -95,24 +96,67 @@ static void finish(struct resolve *rs)
     resolve_unref(rs);
 }
 
+/* The upstream's own word, and not a failure here, is why this ends. */
+static bool was_told(const struct resolve *rs, enum err_code code)
+{
+    return rs->err.code == (int)code && rs->answer_err.code == (int)code;
+}
+
+/* Who is not to be asked again for now: the upstream when it is down, slow or limits us; this tag when only that cannot be
+ * had (another repository may be fine). */
+static void leave_alone(struct resolve *rs)
+{
+    int wait_s = rs->answer.head.retry_after_s;
+
+    if (was_told(rs, ERR_UPSTREAM) || was_told(rs, ERR_TIMEOUT) || was_told(rs, ERR_THROTTLED))
+        quiet_begin(rs->p, rs->up,
+                    wait_s <= 0            ? QUIET_MS
+                    : wait_s > QUIET_MAX_S ? QUIET_MAX_S * 1000
+                                           : wait_s * 1000);
+    else
+        tag_note(rs->p, rs->up, rs->name, rs->reference, NOTED_REFUSED, QUIET_MS);
+}
+
+/* The tag goes, what it stood for stays servable by its digest. */
+static void drop_tag(struct resolve *rs)
+{
+    struct err err = ERR_INIT;
+
+    if (store_tag_drop(rs->p->store, rs->repo, rs->reference, &err) < 0)
+        log_event(LOG_WARN, "resolve.drop", "upstream=%s repo=%s tag=%s error=%s", upstream_name(rs->up), rs->name,
+                  rs->reference, log_quote(err.msg).s);
+    else
+        log_event(LOG_INFO, "resolve.drop", "upstream=%s repo=%s tag=%s", upstream_name(rs->up), rs->name,
+                  rs->reference);
+}
+
 /* The upstream failed. A known tag is served as it was, whatever the reason: a mirror that loses images because their
- * registry is down, limits or has deleted them is worth nothing. */
+ * registry is down, limits or (unless that is wanted) has deleted them is worth nothing. */
 static void finish_failed(struct resolve *rs)
 {
-    if (rs->has_known && rs->err.code != ERR_CANCELLED) {
+    bool gone = was_told(rs, ERR_NOTFOUND) && !rs->ref.is_digest;
+
+    if (gone)
+        tag_note(rs->p, rs->up, rs->name, rs->reference, NOTED_GONE, rs->p->opt.negative_ttl_ms);
+    if (gone && rs->has_known && rs->p->opt.on_upstream_404 == PROXY_GONE_DROP) {
+        drop_tag(rs);
+    } else if (rs->has_known && rs->err.code != ERR_CANCELLED) {
         log_event(LOG_WARN, "resolve.stale", "upstream=%s repo=%s ref=%s error=%s", upstream_name(rs->up), rs->name,
                   rs->reference, log_quote(rs->err.msg).s);
-        if (rs->err.code != ERR_NOTFOUND) {
-            int wait_s = rs->answer.head.retry_after_s;
-            quiet_begin(rs->p, rs->up,
-                        wait_s <= 0            ? QUIET_MS
-                        : wait_s > QUIET_MAX_S ? QUIET_MAX_S * 1000
-                                               : wait_s * 1000);
-        }
+        if (!gone)
+            leave_alone(rs);
         rs->digest = rs->known;
-        rs->cache = CACHE_STALE;
+        rs->cache = gone ? CACHE_GONE : CACHE_STALE;
         err_clear(&rs->err);
     }
+    finish(rs);
+}
+
+/* A tag is what the upstream says it is: whatever was noted of it is over. */
+static void finish_well(struct resolve *rs)
+{
+    if (!rs->ref.is_digest)
+        tag_note(rs->p, rs->up, rs->name, rs->reference, NOTED_NOTHING, 0);
     finish(rs);
 }
 
@@ -207,6 +251,8 @@ static int store_answer(struct resolve *rs, struct err *err)
                         rs->reference);
     }
     TRY(refs_of(&m, &refs, &ref_count, err));
+    if (rs->repo == 0) /* the first that is confirmed of it */
+        TRY(store_repo(rs->p->store, upstream_name(rs->up), rs->name, &rs->repo, err));
     struct store_manifest_put put = {.repo = rs->repo,
                                      .tag = rs->ref.is_digest ? NULL : rs->reference,
                                      .digest = rs->digest,
@@ -233,12 +279,21 @@ static void got_manifest(struct resolve *rs)
     if (store_answer(rs, &rs->err) < 0)
         finish_failed(rs);
     else
-        finish(rs);
+        finish_well(rs);
+}
+
+/* A registry that does not do HEAD says so with one of these; and that a tag is gone takes a GET to believe. */
+static bool head_says_nothing(const struct resolve *rs)
+{
+    int status = rs->answer.head.status;
+    return rs->answer_err.code != 0 && (status == 404 || status == 400 || status == 405 || status == 501);
 }
 
 static void got_head(struct resolve *rs)
 {
-    if (rs->answer_err.code != 0) {
+    if (head_says_nothing(rs)) {
+        ask(rs, false, got_manifest);
+    } else if (rs->answer_err.code != 0) {
         rs->err = rs->answer_err;
         finish_failed(rs);
     } else if (rs->answer.head.has_digest && digest_equal(&rs->answer.head.digest, &rs->known)) {
@@ -249,7 +304,7 @@ static void got_head(struct resolve *rs)
             return;
         }
         jobs_recheck(rs->p->jobs, rs->up, rs->repo, rs->name, &rs->known);
-        finish(rs);
+        finish_well(rs);
     } else {
         ask(rs, false, got_manifest);
     }
@@ -260,6 +315,10 @@ static void start(struct resolve *rs)
     struct store_tag tag;
     struct err err = ERR_INIT;
 
+    if (store_repo_find(rs->p->store, upstream_name(rs->up), rs->name, &rs->repo, &rs->err) < 0) {
+        finish(rs);
+        return;
+    }
     if (!rs->ref.is_digest && store_tag_get(rs->p->store, rs->repo, rs->reference, &tag, &err) == 0) {
         rs->has_known = true;
         rs->known = tag.digest;
@@ -279,8 +338,8 @@ static struct resolve *find(struct proxy *p, const struct upstream *up, const ch
     return NULL;
 }
 
-static int resolve_new(struct proxy *p, const struct upstream *up, int64_t repo, const char *name,
-                       const char *reference, struct resolve **out, struct err *err)
+static int resolve_new(struct proxy *p, const struct upstream *up, const char *name, const char *reference,
+                       struct resolve **out, struct err *err)
 {
     struct resolve *rs = calloc(1, sizeof(*rs));
     if (!rs)
@@ -289,7 +348,6 @@ static int resolve_new(struct proxy *p, const struct upstream *up, int64_t repo,
     atomic_init(&rs->refs, 1);
     rs->p = p;
     rs->up = up;
-    rs->repo = repo;
     snprintf(rs->name, sizeof(rs->name), "%s", name);
     snprintf(rs->reference, sizeof(rs->reference), "%s", reference);
     rs->next = start;
@@ -303,12 +361,12 @@ static int resolve_new(struct proxy *p, const struct upstream *up, int64_t repo,
     return 0;
 }
 
-int resolve_join(struct proxy *p, const struct upstream *up, int64_t repo, const char *name, const char *reference,
-                 struct waiter *w, struct resolve **out, struct err *err)
+int resolve_join(struct proxy *p, const struct upstream *up, const char *name, const char *reference, struct waiter *w,
+                 struct resolve **out, struct err *err)
 {
     struct resolve *fresh = NULL;
 
-    TRY(resolve_new(p, up, repo, name, reference, &fresh, err));
+    TRY(resolve_new(p, up, name, reference, &fresh, err));
     lock_take(&p->lock);
     struct resolve *rs = find(p, up, name, reference);
     bool started = !rs;
@@ -329,21 +387,55 @@ int resolve_join(struct proxy *p, const struct upstream *up, int64_t repo, const
     return 0;
 }
 
-int resolve_result(struct resolve **rs, struct digest *out, enum cache_result *out_cache, struct err *err)
+static bool is_over(struct resolve *rs)
+{
+    lock_take(&rs->p->lock);
+    bool over = rs->over;
+    lock_give(&rs->p->lock);
+    return over;
+}
+
+int resolve_result(struct resolve **rs, struct resolved *out, struct err *err)
+{
+    if (!is_over(*rs))
+        return STEP_WAIT;
+    struct resolve *mine = steal(rs);
+    *out = (struct resolved){.digest = mine->digest, .cache = mine->cache};
+    int rc = mine->err.code;
+    if (rc != 0) {
+        *err = mine->err;
+        out->status = mine->answer.head.status;
+        out->retry_after_s = mine->answer.head.retry_after_s;
+    }
+    resolve_unref(mine);
+    return rc;
+}
+
+bool resolve_leave(struct resolve **rs, struct waiter *w)
 {
     struct resolve *mine = *rs;
 
     lock_take(&mine->p->lock);
-    bool is_over = mine->over;
+    bool leaves = !mine->over;
+    if (leaves) {
+        waiter_remove(w);
+        mine->left = true;
+    }
     lock_give(&mine->p->lock);
-    if (!is_over)
-        return STEP_WAIT;
+    if (!leaves)
+        return false;
+    log_event(LOG_INFO, "resolve.slow", "upstream=%s repo=%s ref=%s", upstream_name(mine->up), mine->name,
+              mine->reference);
     *rs = NULL;
-    *out = mine->digest;
-    *out_cache = mine->cache;
-    if (mine->err.code != 0)
-        *err = mine->err;
-    int rc = mine->err.code;
     resolve_unref(mine);
-    return rc;
+    return true;
+}
+
+bool resolve_any_left(const struct proxy *p, const struct upstream *up)
+{
+    for (const struct resolve *rs = p->resolves; rs; rs = rs->link) {
+        if (rs->up == up && rs->left)
+            return true;
+    }
+    return false;
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a path under /v2/ means, and which upstream it belongs to: ns= first, then the listener's own upstream, then a
- * first path component that names one, then the default. Names are lookup keys: nothing from a request is ever dialled.
+ * first path component that names one, then a Host header that does, then the default. Names are lookup keys: nothing from
+ * a request is ever dialled.
  * Endpoints: OCI distribution-spec v1.1, "Endpoints".
  */
 #include "base/percent.h"
 #include "proxy/proxy_internal.h"
 
 #include <string.h>
+#include <strings.h>
 
 #define PATH_MAX_BYTES 1024
 
@@ -71,10 +73,25 @@ static bool split(char *rest, struct route *r, char **out_name, char **out_ref)
     return false;
 }
 
-static int choose_upstream(const struct upstreams *ups, const struct upstream *fixed, const char *ns, const char **name,
+/* The upstream that the client thinks it talks to, for those whose traffic is led here under a registry's own name. A Host
+ * that is an address says how recask was reached, and never which upstream is meant. */
+static const struct upstream *upstream_of_host(const struct upstreams *ups, const char *host)
+{
+    size_t len = host ? strlen(host) : 0;
+    size_t bare = host ? strcspn(host, ":") : 0;
+    bool is_address = len == 0 || host[0] == '[' || strspn(host, "0123456789.") == bare ||
+                      (bare == strlen("localhost") && strncasecmp(host, "localhost", bare) == 0);
+
+    if (is_address)
+        return NULL;
+    const struct upstream *up = upstream_find(ups, host, len);
+    return up ? up : upstream_find(ups, host, bare);
+}
+
+static int choose_upstream(const struct upstreams *ups, const struct route_request *req, const char **name,
                            struct route *r, struct err *err)
 {
-    const char *slash = strchr(*name, '/');
+    const char *slash = strchr(*name, '/'), *ns = req->ns;
 
     if (ns && *ns) {
         r->up = upstream_find(ups, ns, strlen(ns));
@@ -82,23 +99,25 @@ static int choose_upstream(const struct upstreams *ups, const struct upstream *f
             return bad(r, "NAME_UNKNOWN", err, ERR_NOTFOUND, "no upstream has this name (ns)", ns);
         return 0;
     }
-    if (fixed) {
-        r->up = fixed;
+    if (req->fixed) {
+        r->up = req->fixed;
         return 0;
     }
     r->up = slash ? upstream_find(ups, *name, (size_t)(slash - *name)) : NULL;
     if (r->up)
         *name = slash + 1;
     else
+        r->up = upstream_of_host(ups, req->host);
+    if (!r->up)
         r->up = upstream_default(ups);
     if (!r->up)
         return bad(r, "NAME_UNKNOWN", err, ERR_NOTFOUND, "there is no default upstream for", *name);
     return 0;
 }
 
-int route_parse(const struct upstreams *ups, const struct upstream *fixed, const char *path, const char *ns,
-                struct route *out, struct err *err)
+int route_parse(const struct upstreams *ups, const struct route_request *req, struct route *out, struct err *err)
 {
+    const char *path = req->path;
     char text[PATH_MAX_BYTES];
     char *name_at, *ref;
 
@@ -112,7 +131,7 @@ int route_parse(const struct upstreams *ups, const struct upstream *fixed, const
     if (!split(text + 4, out, &name_at, &ref))
         return bad(out, "UNSUPPORTED", err, ERR_NOTFOUND, "no such endpoint", text);
     const char *name = name_at;
-    TRY(choose_upstream(ups, fixed, ns, &name, out, err));
+    TRY(choose_upstream(ups, req, &name, out, err));
     if (!oci_name_valid(name, strlen(name)))
         return bad(out, "NAME_INVALID", err, ERR_FORMAT, "not a repository name", name);
     bool library = upstream_adds_library(out->up) && !strchr(name, '/');

@@ -22,12 +22,12 @@ static int find_repo(struct sql_db *db, const char *upstream, const char *name, 
     return 0;
 }
 
-static int read_repo(struct store *st, const char *upstream, const char *name, int64_t *out, struct err *err)
+int store_repo_find(struct store *st, const char *upstream, const char *name, int64_t *out_repo, struct err *err)
 {
     CLEANUP(catalog_read_end) struct sql_db *db = NULL;
 
     TRY(catalog_read_begin(st, &db, err));
-    return find_repo(db, upstream, name, out, err);
+    return find_repo(db, upstream, name, out_repo, err);
 }
 
 static int add_repo(struct sql_db *db, const char *upstream, const char *name, struct err *err)
@@ -46,7 +46,7 @@ int store_repo(struct store *st, const char *upstream, const char *name, int64_t
 
     if (strlen(upstream) > UPSTREAM_MAX || strlen(name) > NAME_MAX_BYTES)
         return err_set(err, ERR_LIMIT, "a repository's name is too long");
-    TRY(read_repo(st, upstream, name, out_repo, err));
+    TRY(store_repo_find(st, upstream, name, out_repo, err));
     if (*out_repo != 0)
         return 0;
     TRY(catalog_begin(st, &tx, err));

@@ -81,7 +81,11 @@ MUST_CHECK int store_blob_lookup(struct store *st, const struct digest *d, struc
 
 /* ---- repositories ---------------------------------------------------------------------------------------------- */
 
-/* Finds or makes the row of (upstream, name); ids are stable for the life of the store. */
+/* The row of (upstream, name), *out_repo = 0 when there is none. Ids are stable for the life of the store; the functions
+ * below that only look take 0 for a repository that holds nothing. */
+MUST_CHECK int store_repo_find(struct store *st, const char *upstream, const char *name, int64_t *out_repo,
+                               struct err *err);
+/* Finds or makes it. For names that an upstream has confirmed: a row lives for ever, and clients ask for anything. */
 MUST_CHECK int store_repo(struct store *st, const char *upstream, const char *name, int64_t *out_repo, struct err *err);
 
 /* True when `repo` is known to hold the blob, or a blob whose canonical or zstd form has this digest. */

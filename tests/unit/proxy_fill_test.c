@@ -568,7 +568,7 @@ static void test_repository(void **state)
     ASSERT_OK(fill_join(f->p, f->up, f->other_repo, "team/other", &f->digest, &theirs, &started, &err));
     assert_false(started);
     assert_ptr_equal(theirs, mine);
-    assert_int_equal(fill_repo(theirs), f->repo);
+    assert_true(fill_reads_from(theirs, NAME) && !fill_reads_from(theirs, "team/other"));
     found = fill_find(f->p, f->up, &f->digest);
     assert_ptr_equal(found, mine);
     assert_int_equal(wait_for(mine, FILL_STARTING, NULL), FILL_STARTING);

@@ -220,10 +220,10 @@ def test_tags_and_referrers(t):
         r.get(referrers)
     equal((t.up.count("GET", tags), t.up.count("GET", referrers)), (0, 0), "a burst is one request")
     t.up.knob(tags, status=403)
-    equal(r.get(tags + "?n=5").status, 403)
+    equal(r.get(tags + "?n=5").error_code(), "DENIED")
     equal(r.manifest(REPO, "a").status, 200)  # 42: pulls need no list
     t.up.stop()
-    equal(r.get(tags + "?n=6").status, 502)
+    equal(r.get(tags + "?n=6").error_code(), "UNAVAILABLE")
     t.up.start()
 
 
