@@ -11,6 +11,7 @@
  */
 #include "base/log.h"
 #include "proxy/proxy_internal.h"
+#include "transcode/codec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -209,6 +210,30 @@ static int refs_of(const struct oci_manifest *m, struct store_ref **out, size_t 
     return 0;
 }
 
+/* A registry, or a CDN in front of it, may compress what it was asked to leave alone. A digest names the bytes before that,
+ * unless it names those that came: then they are what the registry stores. */
+static int undo_coding(struct resolve *rs, struct err *err)
+{
+    const struct upstream_head *h = &rs->answer.head;
+    const struct digest *want = rs->ref.is_digest ? &rs->ref.digest : h->has_digest ? &h->digest : NULL;
+    struct buf *body = &rs->answer.body, plain;
+    struct digest raw;
+
+    if (!h->content_encoding || body->len == 0 || codec_sniff(body->data, body->len) == CODEC_NONE)
+        return 0;
+    digest_of(body->data, body->len, &raw);
+    if (want && digest_equal(&raw, want))
+        return 0;
+    if (decode_whole(body, OCI_MANIFEST_MAX_BYTES, &plain, err) < 0) {
+        err->code = ERR_UPSTREAM;
+        return err_wrap(err, "%s answered %s/%s in Content-Encoding %s", upstream_name(rs->up), rs->name, rs->reference,
+                        h->content_encoding);
+    }
+    buf_release(body);
+    *body = plain;
+    return 0;
+}
+
 static int check_digest(const struct resolve *rs, struct digest *out, struct err *err)
 {
     const struct buf *body = &rs->answer.body;
@@ -244,6 +269,7 @@ static int store_answer(struct resolve *rs, struct err *err)
     const struct buf *body = &rs->answer.body;
     size_t ref_count = 0;
 
+    TRY(undo_coding(rs, err));
     TRY(check_digest(rs, &rs->digest, err));
     if (oci_manifest_parse(body->data ? body->data : "", body->len, rs->answer.head.content_type, &m, err) < 0) {
         err->code = ERR_UPSTREAM; /* the client asked well; what came back is no manifest */
