@@ -98,6 +98,16 @@ static void fail(struct fill *f)
     finish(f, FILL_FAILED);
 }
 
+/* The repository's row, if this is the first that is known of it, is made now that the upstream's word is verified. */
+static int commit(struct fill *f, struct err *err)
+{
+    int64_t repo = f->repo;
+
+    if (repo == 0)
+        TRY(store_repo(f->p->store, upstream_name(f->up), f->name, &repo, err));
+    return spool_commit(f->spool, &f->digest, repo, err);
+}
+
 /* The spool took its last byte at spool_bytes(): those who follow go on from there by themselves. */
 static void detach(struct fill *f, const struct err *why)
 {
@@ -110,16 +120,6 @@ static void detach(struct fill *f, const struct err *why)
         return;
     }
     finish(f, FILL_DETACHED);
-}
-
-/* The repository's row, if this is the first that is known of it, is made now that the upstream's word is verified. */
-static int commit(struct fill *f, struct err *err)
-{
-    int64_t repo = f->repo;
-
-    if (repo == 0)
-        TRY(store_repo(f->p->store, upstream_name(f->up), f->name, &repo, err));
-    return spool_commit(f->spool, &f->digest, repo, err);
 }
 
 static void complete(struct fill *f)
