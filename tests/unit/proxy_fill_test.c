@@ -580,6 +580,30 @@ static void test_repository(void **state)
     assert_null(fill_find(f->p, f->up, &f->digest));
 }
 
+/* A repository that the catalog does not know has a row once its blob is verified, and not before. */
+static void test_unknown_repository(void **state)
+{
+    struct fixture *f = *state;
+    struct digest none = {.b = {1}};
+    struct err err = ERR_INIT;
+    struct fill *fill;
+    int64_t repo = 0;
+    bool started, linked = false;
+
+    ASSERT_OK(fill_join(f->p, f->up, 0, "team/none", &none, &fill, &started, &err));
+    assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_FAILED);
+    fill_unref(fill);
+    ASSERT_OK(store_repo_find(f->st, "up", "team/none", &repo, &err));
+    assert_int_equal(repo, 0);
+    ASSERT_OK(fill_join(f->p, f->up, 0, "team/new", &f->digest, &fill, &started, &err));
+    assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DONE);
+    fill_unref(fill);
+    ASSERT_OK(store_repo_find(f->st, "up", "team/new", &repo, &err));
+    assert_true(repo > 0);
+    ASSERT_OK(store_repo_has_blob(f->st, repo, &f->digest, &linked, &err));
+    assert_true(linked);
+}
+
 int main(void)
 {
 #define T(fn) cmocka_unit_test_setup_teardown(fn, set_up, tear_down)
@@ -598,6 +622,7 @@ int main(void)
         T(test_too_many),
         T(test_stop),
         T(test_repository),
+        T(test_unknown_repository),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

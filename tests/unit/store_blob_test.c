@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "store/meta.h"
 #include "tests/unit/store_layer_util.h"
 
 #include <pthread.h>
@@ -164,6 +165,33 @@ static void test_repositories(void **state)
     reopen_store(f);
     assert_int_equal(repo_of(f->st, "docker.io", "library/a"), a);
     assert_true(holds(f->st, a, &r.canonical) && !holds(f->st, b, &r.canonical));
+}
+
+/* Looking makes no row; a repository without one holds nothing. */
+static void test_unknown_repository(void **state)
+{
+    struct fixture *f = *state;
+    struct digest o = put_source(f->st, 1);
+    struct err err = ERR_INIT;
+    struct store_tag tag;
+    bool has = true;
+    int64_t id;
+
+    for (int i = 0; i < 3; i++) {
+        id = 77;
+        ASSERT_OK(store_repo_find(f->st, "docker.io", "library/a", &id, &err));
+        assert_int_equal(id, 0);
+    }
+    assert_false(holds(f->st, 0, &o));
+    ASSERT_OK(store_repo_has_manifest(f->st, 0, &o, &has, &err));
+    assert_false(has);
+    assert_int_equal(store_tag_get(f->st, 0, "1", &tag, &err), ERR_NOTFOUND);
+    err_clear(&err);
+    int64_t made = repo_of(f->st, "docker.io", "library/a");
+    ASSERT_OK(store_repo_find(f->st, "docker.io", "library/a", &id, &err));
+    assert_int_equal(id, made);
+    ASSERT_OK(store_repo_find(f->st, "docker.io", "library/A", &id, &err));
+    assert_int_equal(id, 0);
 }
 
 /* Case 12 */
@@ -534,6 +562,7 @@ int main(void)
         T(test_the_three_digests),
         T(test_its_own_canonical_form),
         T(test_repositories),
+        T(test_unknown_repository),
         T(test_sizes_from_upstreams),
         T(test_sources),
         T(test_pending),
