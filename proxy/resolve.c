@@ -312,17 +312,17 @@ static void got_manifest(struct resolve *rs)
 static bool head_says_nothing(const struct resolve *rs)
 {
     int status = rs->answer.head.status;
-    return rs->answer_err.code != 0 && (status == 404 || status == 400 || status == 405 || status == 501);
+    return status == 404 || status == 400 || status == 405 || status == 501;
 }
 
 static void got_head(struct resolve *rs)
 {
-    if (head_says_nothing(rs)) {
-        ask(rs, false, got_manifest);
-    } else if (rs->answer_err.code != 0) {
+    bool failed = rs->answer_err.code != 0;
+
+    if (failed && !head_says_nothing(rs)) {
         rs->err = rs->answer_err;
         finish_failed(rs);
-    } else if (rs->answer.head.has_digest && digest_equal(&rs->answer.head.digest, &rs->known)) {
+    } else if (!failed && rs->answer.head.has_digest && digest_equal(&rs->answer.head.digest, &rs->known)) {
         rs->digest = rs->known;
         rs->cache = CACHE_HIT;
         if (store_tag_set(rs->p->store, rs->repo, rs->reference, &rs->known, &rs->err) < 0) {
