@@ -330,3 +330,36 @@ bool range_first(const char *header, uint64_t *out_first)
     *out_first = raw.first;
     return true;
 }
+
+/* ---- entity tags (RFC 9110, 8.8.3) ---------------------------------------------------------------------------------- */
+
+/* The part of an entity tag that a weak comparison compares, quotes included; *out_len is 0 when p begins with none. */
+static const char *opaque_tag(const char *p, size_t *out_len)
+{
+    if (strncmp(p, "W/", 2) == 0)
+        p += 2;
+    const char *end = *p == '"' ? strchr(p + 1, '"') : NULL;
+    *out_len = end ? (size_t)(end + 1 - p) : 0;
+    return p;
+}
+
+bool etag_matches(const char *if_none_match, const char *etag)
+{
+    size_t own_len, len;
+    const char *own = opaque_tag(etag, &own_len);
+    const char *p = if_none_match ? if_none_match + strspn(if_none_match, " \t") : "";
+
+    if (*p == '*')
+        return p[1 + strspn(p + 1, " \t")] == '\0';
+    for (; *p; p += strspn(p, " \t,")) {
+        p = opaque_tag(p + strspn(p, " \t,"), &len);
+        if (len == 0)
+            return false;
+        if (len == own_len && memcmp(p, own, len) == 0)
+            return true;
+        p += len;
+        if (*p && !strchr(" \t,", *p))
+            return false;
+    }
+    return false;
+}

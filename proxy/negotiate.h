@@ -42,3 +42,7 @@ void range_parse(const char *header, uint64_t size_bytes, struct range *out);
 /* For a blob whose size is not known yet: the first byte wanted, false when that needs the size (suffix) or there is no
  * single range. */
 bool range_first(const char *header, uint64_t *out_first);
+
+/* Whether If-None-Match (lines joined with ", "; NULL is a missing header) names etag, as RFC 9110 section 13.1.2 says: "*",
+ * or one of a list, compared weakly. etag: as sent, with its quotes. What is malformed, and all behind it, names nothing. */
+bool etag_matches(const char *if_none_match, const char *etag);

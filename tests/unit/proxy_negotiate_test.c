@@ -268,9 +268,55 @@ static void test_range_first(void **state UNUSED)
     assert_true(first == 77);
 }
 
+static void test_etags(void **state UNUSED)
+{
+    static const struct {
+        const char *header, *etag;
+        bool want;
+    } rows[] = {
+        {NULL, "\"a\"", false},
+        {"", "\"a\"", false},
+        {" \t", "\"a\"", false},
+        {",", "\"a\"", false},
+        {"\"a\"", "\"a\"", true},
+        {"\"a\"", "\"b\"", false},
+        {"\"a\"", "\"ab\"", false},
+        {"\"ab\"", "\"a\"", false},
+        {"\"A\"", "\"a\"", false},
+        {"W/\"a\"", "\"a\"", true}, /* weak comparison */
+        {"\"a\"", "W/\"a\"", true},
+        {"W/\"a\"", "W/\"a\"", true},
+        {"w/\"a\"", "\"a\"", false}, /* the W has a case */
+        {"*", "\"a\"", true},
+        {" * ", "\"a\"", true},
+        {"*, \"b\"", "\"a\"", false},
+        {"\"*\"", "\"a\"", false},
+        {"\"b\", \"a\"", "\"a\"", true},
+        {"\"b\",W/\"a\" , \"c\"", "\"a\"", true},
+        {",, \"b\" ,\t,\"a\",", "\"a\"", true},
+        {"\"b\", \"c\"", "\"a\"", false},
+        {"\"x,a\"", "\"a\"", false}, /* a comma inside is part of it */
+        {"\"x, \"", "\"x, \"", true},
+        {"\"\"", "\"\"", true},
+        {"a", "\"a\"", false},
+        {"a, \"a\"", "\"a\"", false},
+        {"\"a", "\"a\"", false},
+        {"\"b\"\"a\"", "\"a\"", false},
+        {"\"", "\"a\"", false},
+        {"W/", "\"a\"", false},
+        {"W", "\"a\"", false},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (etag_matches(rows[i].header, rows[i].etag) != rows[i].want)
+            fail_msg("%s against %s", rows[i].header ? rows[i].header : "-", rows[i].etag);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_etags),
         cmocka_unit_test(test_accept_encoding), cmocka_unit_test(test_accept),      cmocka_unit_test(test_layer_form),
         cmocka_unit_test(test_range),           cmocka_unit_test(test_range_first),
     };
