@@ -182,7 +182,7 @@ static struct MHD_Response *build_response(struct http_exchange *x)
 {
     struct http_answer *a = &x->answer;
 
-    if (x->method == HTTP_HEAD)
+    if (x->method == HTTP_HEAD || a->status == MHD_HTTP_NOT_MODIFIED)
         return head_response(a);
     if (a->source)
         return source_response(x);

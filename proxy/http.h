@@ -84,8 +84,8 @@ struct http_answer {
     char *body; /* malloc'd or NULL */
     size_t body_len;
     struct source *source;
-    bool has_length; /* with a source: Content-Length; without: chunked. For HEAD: the length that GET would have; a HEAD
-                      * answer with neither this nor a body leaves the length open */
+    bool has_length; /* with a source: Content-Length; without: chunked. For HEAD and 304: the length that a GET's 200
+                      * would have; with neither this nor a body the length is left open */
     uint64_t length_bytes; /* a source that ends before it fails the answer; what is beyond is not sent */
     /* for the log line */
     const char *cache; /* static: "hit" "follow" "miss" "stale" or NULL */

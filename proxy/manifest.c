@@ -23,7 +23,8 @@ static void digest_known(struct request *r);
 static int manifest_headers(struct request *r, const struct store_manifest *m, struct http_answer *a, struct err *err)
 {
     TRY(request_headers(r, a, err));
-    TRY(http_answer_header(a, err, "Content-Type", "%s", m->media_type));
+    if (a->status == 200)
+        TRY(http_answer_header(a, err, "Content-Type", "%s", m->media_type));
     TRY(http_answer_header(a, err, "Docker-Content-Digest", "%s", digest_text(&m->digest).s));
     TRY(http_answer_header(a, err, "ETag", "\"%s\"", digest_text(&m->digest).s));
     TRY(http_answer_header(a, err, "X-Recask-View", "%s", oci_view_name((enum oci_view)m->view)));
@@ -40,9 +41,19 @@ static int manifest_headers(struct request *r, const struct store_manifest *m, s
     return 0;
 }
 
+/* The client has these bytes already. */
+static bool manifest_not_modified(const struct request *r, const struct store_manifest *m)
+{
+    char etag[DIGEST_TEXT_BYTES + 2];
+
+    snprintf(etag, sizeof(etag), "\"%s\"", digest_text(&m->digest).s);
+    return etag_matches(http_header(r->x, "If-None-Match"), etag);
+}
+
 static void serve(struct request *r, struct store_manifest *m)
 {
-    struct http_answer a = {.status = 200, .view = oci_view_name((enum oci_view)m->view)};
+    struct http_answer a = {.status = manifest_not_modified(r, m) ? 304 : 200,
+                            .view = oci_view_name((enum oci_view)m->view)};
     struct err err = ERR_INIT;
 
     if (manifest_headers(r, m, &a, &err) < 0) {
@@ -50,8 +61,12 @@ static void serve(struct request *r, struct store_manifest *m)
         request_fail(r, &err);
         return;
     }
-    a.body = steal(&m->body);
-    a.body_len = m->len;
+    a.has_length = true;
+    a.length_bytes = m->len;
+    if (a.status == 200) {
+        a.body = steal(&m->body);
+        a.body_len = m->len;
+    }
     request_reply(r, &a);
 }
 
