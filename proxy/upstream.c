@@ -15,6 +15,8 @@
 #define CONNECT_MS_DEFAULT 10000
 #define STALL_MS_DEFAULT 60000
 #define TRIES_DEFAULT 3
+#define REQUEST_MS_DEFAULT 60000
+#define BLOB_MS_DEFAULT (24 * 3600 * 1000)
 #define IDLE_CONNECTIONS_MAX 64L
 
 /* ---- registries ------------------------------------------------------------------------------------------------- */
@@ -28,6 +30,9 @@ static void upstream_free(struct upstream *up)
     free(up->aliases);
     free(up->name);
     free(up->url);
+    turns_free(up->turns);
+    tls_files_free(up->tls);
+    http_proxy_free(up->http_proxy);
     free(up);
 }
 
@@ -109,6 +114,17 @@ static int copy_aliases(struct upstream *up, const struct upstreams *ups, const 
     return 0;
 }
 
+/* How it is reached. */
+static int set_way(struct upstream *up, const struct upstream_def *def, struct err *err)
+{
+    TRY(turns_new(def->max_connections, def->max_rate, &up->turns, err));
+    if (tls_files_new(def, &up->tls, err) < 0)
+        return err_wrap(err, "upstream %s", def->name);
+    if (def->http_proxy != NULL && http_proxy_new(def->http_proxy, &up->http_proxy, err) < 0)
+        return err_wrap(err, "upstream %s: http_proxy", def->name);
+    return 0;
+}
+
 int upstreams_add(struct upstreams *ups, const struct upstream_def *def, struct err *err)
 {
     CLEANUP(upstream_cleanup) struct upstream *up = NULL;
@@ -131,6 +147,7 @@ int upstreams_add(struct upstreams *ups, const struct upstream_def *def, struct 
     for (size_t len = strlen(up->url); len > 0 && up->url[len - 1] == '/'; len--)
         up->url[len - 1] = '\0';
     TRY(copy_aliases(up, ups, def->aliases, err));
+    TRY(set_way(up, def, err));
 
     list = realloc(ups->list, (ups->count + 1) * sizeof(struct upstream *));
     if (list == NULL)
@@ -196,6 +213,8 @@ int upstreams_new(const struct upstreams_options *opt, struct upstreams **out, s
     ups->magic = UPSTREAMS_MAGIC;
     ups->connect_ms = opt->connect_ms > 0 ? opt->connect_ms : CONNECT_MS_DEFAULT;
     ups->stall_ms = opt->stall_ms > 0 ? opt->stall_ms : STALL_MS_DEFAULT;
+    ups->request_ms = opt->request_ms > 0 ? opt->request_ms : REQUEST_MS_DEFAULT;
+    ups->blob_ms = opt->blob_ms > 0 ? opt->blob_ms : BLOB_MS_DEFAULT;
     ups->tries = opt->tries > 0 ? (unsigned)opt->tries : TRIES_DEFAULT;
     ups->offline = opt->offline;
     ups->inbox_end = &ups->inbox_first;
@@ -204,6 +223,7 @@ int upstreams_new(const struct upstreams_options *opt, struct upstreams **out, s
     /* Counted by libcurl: one cleanup for each, so tests and admin's client may do the same. */
     REQUIRE(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK);
     TRY(str_dup(opt->user_agent != NULL ? opt->user_agent : "recask", &ups->user_agent, err));
+    TRY(http_proxy_env_new(&ups->proxy_env, err));
     ups->multi = curl_multi_init();
     if (ups->multi == NULL)
         return err_nomem(err, 1);
@@ -258,6 +278,7 @@ void upstreams_free(struct upstreams *ups)
     for (size_t i = 0; i < ups->count; i++)
         upstream_free(ups->list[i]);
     free(ups->list);
+    http_proxy_env_free(ups->proxy_env);
     free(ups->user_agent);
     lock_release(&ups->lock);
     ups->magic = 0;
@@ -346,6 +367,7 @@ int exchange_init_url(struct exchange *x, const struct exchange_ops *ops, struct
                       const struct upstream *up, char **url, struct err *err)
 {
     exchange_prepare(x, ops, ups, up);
+    x->kind = EXCHANGE_FETCH;
     x->url = steal(url);
     return make_label(x, err);
 }
@@ -396,6 +418,7 @@ int upstreams_submit(struct upstreams *ups, struct exchange *x, struct err *err)
 
     if (ups->offline)
         return err_set(err, ERR_UPSTREAM, "%s: recask is offline", x->label);
+    tls_files_refresh(x->up->tls, x->up->name);
     lock_take(&ups->lock);
     stopping = ups->stopping;
     if (!stopping)

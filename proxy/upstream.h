@@ -8,14 +8,29 @@
  * Threads: everything here may be called from any thread; nothing blocks. upstream_done_fn and wakers run on the upstream
  *      thread and must only post work.
  * Requests: Accept-Encoding: identity always, so that sizes and digests mean what they say. Redirects are followed (5
- *      at most; Authorization never goes to another host or port). A client's credentials are never sent.
+ *      at most, with the URL byte for byte; Authorization never goes to another host or port, https never to http; cookies
+ *      are neither kept nor sent). A URL that a redirect named is asked for anew from the registry, once, when it is refused
+ *      as expired ones are. A client's credentials are never sent.
  * Tokens: a 401 with a Bearer challenge is answered with an anonymous token for "repository:NAME:pull", fetched once for all
  *      who need it, kept while it lives and sent along from then on. The token service must belong to the upstream
  *      (upstream_realm.h); ERR_DENIED if not, or when a new token is refused too; ERR_UPSTREAM, ERR_TIMEOUT or ERR_THROTTLED when the
  *      service fails. No callback and no log line sees a token.
- * Time: connecting and stalls (no byte for stall_ms) end a try; a call or the rest of a stream is tried again with backoff,
- *      tries times in a row without progress. A stream resumes with Range at the byte it has reached and checks
- *      Content-Range; a 200 instead of a 206 has its prefix skipped, 400 and 416 start over without Range.
+ * Time: connecting and stalls (no byte for stall_ms, or a stream's body below 1 KiB/s over so long; pauses do not count) end
+ *      a try; a call or the rest of a stream is tried again with backoff, tries times in a row without progress. A stream
+ *      resumes with Range at the byte it has reached and checks Content-Range; a 200 instead of a 206 has its prefix
+ *      skipped, 400, 416 and 501 start over without Range. request_ms ends a call and blob_ms a stream as a whole: ERR_TIMEOUT
+ *      says what it was waiting for.
+ * Caps: at most max_connections exchanges of an upstream run at once, a quarter of them (one at least, where there are two)
+ *      is for calls alone, and calls go first; at most max_rate requests a second go out, retries and redirects included. The
+ *      others wait in line; that counts towards request_ms and blob_ms. A stream that is paused since its reader is slow keeps
+ *      its connection. Requests for tokens count towards the rate but never wait.
+ * TLS: verified against the system's authorities, or against those in ca_file instead of them. ca_file, the client
+ *      certificate and `insecure` are for the registry and its token service. A server that they redirect to (a CDN) is
+ *      always verified, against the system's authorities and those in ca_file, and is not shown the client certificate.
+ *      What cannot be trusted is not tried again. The files are looked at again each second that there is a request.
+ * HTTP proxy: upstream_def.http_proxy, for all requests of the upstream; else the environment as it was in upstreams_new():
+ *      http_proxy, https_proxy, all_proxy, no_proxy, or in capitals; never for a loopback address. A proxy's password may
+ *      stand in its URL and is not shown.
  */
 #pragma once
 
@@ -35,7 +50,7 @@ struct upstreams_options {
     int stall_ms;           /* 0: 60,000 */
     int tries;              /* 0: 3 */
     int request_ms;         /* a call with all its tries; 0: 60,000 */
-    int blob_ms;            /* a stream, from its first request to its last byte, pauses not counted; 0: 24 h */
+    int blob_ms;            /* a stream with all its tries, pauses not counted; 0: 24 h */
     bool offline;           /* never dial: every exchange ends in ERR_UPSTREAM at once */
     const char *auth_file;  /* credentials by registry, in docker's config.json form; NULL: none */
 };
@@ -52,16 +67,17 @@ struct upstream_def {
     const char *credential_helper; /* docker-credential-helper protocol: "ecr-login" (docker-credential-ecr-login from
                                     * PATH) or an absolute path */
     const char *const *token_realms; /* URLs of token services that may be asked besides its own; NULL-terminated or NULL */
-    /* TLS; PEM files. NULL: the system's authorities, no client certificate */
+    /* TLS; PEM files. NULL: the system's authorities, no client certificate. ca_file stands in their place, see above */
     const char *ca_file, *cert_file, *key_file;
-    bool insecure;            /* take any certificate */
+    bool insecure;            /* take any certificate; not from where a redirect leads */
     const char *http_proxy;   /* "http://host:3128"; "": never one; NULL: as the environment says (HTTPS_PROXY, NO_PROXY...) */
     unsigned max_connections; /* at once; 0: 64. A part of them is kept for calls, so that blobs never hold up manifests */
     unsigned max_rate;        /* requests per second, calls first; 0: no limit */
 };
 
 MUST_CHECK int upstreams_new(const struct upstreams_options *opt, struct upstreams **out, struct err *err);
-/* The first one added is the default unless upstreams_set_default() says otherwise. ERR_USAGE: bad URL or name twice. */
+/* The first one added is the default unless upstreams_set_default() says otherwise. ERR_USAGE: bad URL, name twice, or which
+ * file is wrong and how. Reads the files. */
 MUST_CHECK int upstreams_add(struct upstreams *ups, const struct upstream_def *def, struct err *err);
 MUST_CHECK int upstreams_set_default(struct upstreams *ups, const char *name, struct err *err);
 MUST_CHECK int upstreams_start(struct upstreams *ups, struct err *err);
@@ -127,6 +143,9 @@ MUST_CHECK int upstream_stream_new(struct upstreams *ups, const struct upstream_
 
 /* Whether the head has arrived and, if so, the length; from any thread. False while nothing is known. */
 bool upstream_stream_length(struct source *stream, bool *out_known, uint64_t *out_bytes);
+/* Whether its bytes come with a Content-Encoding, though identity was asked for; false while nothing is known. Then the
+ * length is not known, and what is read are the bytes as sent: perhaps the blob compressed, perhaps (moby#17595) the blob. */
+bool upstream_stream_encoded(struct source *stream);
 
 struct upstream_counts {
     uint64_t requests; /* every HTTP request sent, retries and redirects included */

@@ -74,6 +74,9 @@ static int run_timers(struct upstreams *ups)
         if (t < due)
             due = t;
     }
+    int64_t turn = turns_run(ups, now); /* after the exchanges, some of which may have left */
+    if (turn < due)
+        due = turn;
     return due > now ? (int)(due - now) : 0;
 }
 

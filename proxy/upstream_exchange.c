@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/upstream_exchange.c - one exchange: a request, its redirects, its tries.
  *
- *   QUEUED -> RUNNING -> ENDED
- *             RUNNING -> RUNNING   a redirect, or a fresh start without Range
- *             RUNNING -> WAITING   this try failed; back off
- *             WAITING -> RUNNING
- *             any     -> ASKING    the try needs a token that is being fetched (upstream_token.c)
- *             ASKING  -> RUNNING
+ *   QUEUED -> ASKING    if the try needs a token that is being fetched (upstream_token.c)
+ *          -> IN_LINE   if it is not its turn at the upstream (upstream_turn.c)
+ *          -> RUNNING -> ENDED
+ *             RUNNING -> RUNNING   a redirect
+ *             RUNNING -> ASKING    a fresh start, without Range or with another token
+ *             RUNNING -> WAITING   this try failed; back off, then ASKING, IN_LINE, RUNNING again
+ *
+ * Time: request_ms counts all of a call, blob_ms all of a stream but its pauses. A try is over when no byte came for
+ * stall_ms, or fewer than a stream's least pace. Such a crawl is no progress: else one that drips for ever would be resumed
+ * for ever.
  *
  * Redirects are followed here and not by libcurl: each hop is counted, https never leads to http, and request_headers() is
  * the one place that decides what a host gets to see (U5). libcurl's own rule for an Authorization among the headers depends
@@ -26,15 +30,8 @@
 #include <strings.h>
 
 #define BACKOFF_MAX_MS 5000
+#define PACE_LEAST_BYTES_S 1024 /* a body that comes slower than that has stalled */
 #define RECEIVE_BUFFER_BYTES (128L << 10) /* one recv() per round of the engine; 64 and 512 KiB were slower */
-
-enum verdict {
-    VERDICT_DONE = 0,
-    VERDICT_FAIL,
-    VERDICT_RETRY, /* back off, then from the registry */
-    VERDICT_FRESH, /* at once from the registry */
-    VERDICT_HOP,   /* at once from x->target */
-};
 
 /* ---- callbacks of libcurl --------------------------------------------------------------------------------------- */
 
@@ -50,6 +47,8 @@ static int head_arrived(struct exchange *x, struct err *err)
     rc = x->ops->head(x, err);
     x->accepted = rc == 0;
     x->start_over = rc > 0;
+    x->window_ms = x->heard_ms;
+    x->window_bytes = 0;
     return rc;
 }
 
@@ -82,11 +81,13 @@ static size_t on_body(char *data, size_t size, size_t count, void *arg)
     rc = x->ops->body(x, data, len, &x->fatal);
     if (rc == STEP_WAIT) {
         x->paused = true;
+        x->paused_ms = x->heard_ms;
         return CURL_WRITEFUNC_PAUSE;
     }
     if (rc < 0)
         return 0;
     x->unflushed = true;
+    x->window_bytes += len;
     atomic_fetch_add(&x->ups->bytes, len);
     return len;
 }
@@ -103,8 +104,7 @@ static int add_header(struct curl_slist **list, struct err *err, const char *lin
     return 0;
 }
 
-/* Whether this try's request goes to the upstream itself. */
-static bool at_registry(const struct exchange *x)
+bool exchange_at_home(const struct exchange *x)
 {
     return x->target == NULL || realm_same_origin(x->url, x->target);
 }
@@ -126,19 +126,20 @@ static int request_headers(struct exchange *x, struct curl_slist **list, struct 
         TRY(add_header(list, err, range));
     }
     x->token_serial = 0;
-    return x->scope != NULL && at_registry(x) ? token_header(x, list, err) : 0;
+    return x->scope != NULL && exchange_at_home(x) ? token_header(x, list, err) : 0;
 }
 
 static int configure(struct exchange *x, struct err *err)
 {
     CURL *e = x->easy;
+    const char *url = x->target != NULL ? x->target : x->url;
     bool failed = false;
 
     curl_easy_reset(e);
     x->reason[0] = '\0';
     TRY(request_headers(x, &x->headers, err));
 #define SET(option, value) failed |= curl_easy_setopt(e, option, value) != CURLE_OK
-    SET(CURLOPT_URL, x->target != NULL ? x->target : x->url);
+    SET(CURLOPT_URL, url);
     SET(CURLOPT_PROTOCOLS_STR, "http,https");
     SET(CURLOPT_DISALLOW_USERNAME_IN_URL, 1L); /* a redirect may carry one */
     SET(CURLOPT_PATH_AS_IS, 1L);
@@ -157,6 +158,9 @@ static int configure(struct exchange *x, struct err *err)
     SET(CURLOPT_WRITEDATA, (void *)x);
     SET(CURLOPT_PRIVATE, (void *)x);
 #undef SET
+    failed |= !http_proxy_configure(x->up->http_proxy, x->ups->proxy_env, e, url);
+    if (strncasecmp(url, "https:", strlen("https:")) == 0)
+        failed |= !tls_configure(x->up->tls, e, exchange_at_home(x)); /* U7 */
     /* Only speed hangs on it, and libcurl refuses it on a handle whose last try could not resolve the host. */
     (void)curl_easy_setopt(e, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_BYTES);
     if (failed)
@@ -196,6 +200,7 @@ static void finish(struct exchange *x, const struct err *err)
     REQUIRE(x->state != EXCHANGE_ENDED);
     x->state = EXCHANGE_ENDED;
     token_leave(x);
+    turn_leave(x);
     detach(x);
     if (x->easy != NULL)
         curl_easy_cleanup(x->easy);
@@ -211,6 +216,7 @@ static void finish(struct exchange *x, const struct err *err)
     exchange_unref(x);
 }
 
+/* With its turn. */
 static void send_request(struct exchange *x)
 {
     struct err err = ERR_INIT;
@@ -226,11 +232,25 @@ static void send_request(struct exchange *x)
         finish(x, &err);
 }
 
+static void line_up(struct exchange *x)
+{
+    x->state = EXCHANGE_IN_LINE;
+    if (turn_take(x, clock_mono_ms()))
+        send_request(x);
+}
+
+void exchange_turn_came(struct exchange *x)
+{
+    REQUIRE(x->state == EXCHANGE_IN_LINE);
+    send_request(x);
+}
+
 static void send_to_registry(struct exchange *x)
 {
     struct err err = ERR_INIT;
     int rc;
 
+    turn_leave(x); /* U8 */
     free(x->target);
     x->target = NULL;
     x->hops = 0;
@@ -242,150 +262,7 @@ static void send_to_registry(struct exchange *x)
     if (rc < 0)
         finish(x, &err);
     else if (rc == 0)
-        send_request(x);
-}
-
-/* ---- what an answer means --------------------------------------------------------------------------------------- */
-
-static bool is_https(const char *url)
-{
-    return strncasecmp(url, "https://", strlen("https://")) == 0;
-}
-
-static bool is_http(const char *url)
-{
-    return strncasecmp(url, "http://", strlen("http://")) == 0;
-}
-
-static enum verdict judge_redirect(struct exchange *x, struct err *err)
-{
-    const char *from = x->target != NULL ? x->target : x->url;
-    char *to = NULL;
-
-    if (curl_easy_getinfo(x->easy, CURLINFO_REDIRECT_URL, &to) != CURLE_OK || to == NULL)
-        err_set(err, ERR_UPSTREAM, "%s: status %d without a Location", x->label, x->parser.head.status);
-    else if (++x->hops > UPSTREAM_REDIRECTS_MAX)
-        err_set(err, ERR_UPSTREAM, "%s: more than %d redirects", x->label, UPSTREAM_REDIRECTS_MAX);
-    else if (strlen(to) > UPSTREAM_URL_MAX_BYTES || (!is_http(to) && !is_https(to)))
-        err_set(err, ERR_UPSTREAM, "%s: redirected to something that is not http", x->label);
-    else if (is_https(from) && !is_https(to))
-        err_set(err, ERR_UPSTREAM, "%s: redirected from https to http", x->label);
-    if (err->code != 0 || (x->ops->redirected != NULL && x->ops->redirected(x, to, err) < 0))
-        return VERDICT_FAIL;
-    free_ptr(&x->target);
-    return str_dup(to, &x->target, err) < 0 ? VERDICT_FAIL : VERDICT_HOP;
-}
-
-/* The upstream cannot resume, or not this time: from the start, skipping what is known. Bounded, since an upstream that
- * breaks each time would have us read the same bytes for ever. */
-static enum verdict give_up_range(struct exchange *x, struct err *err)
-{
-    x->no_range = true;
-    if (++x->start_overs > x->ups->tries) {
-        err_set(err, ERR_UPSTREAM, "%s: breaks off and cannot resume", x->label);
-        return VERDICT_FAIL;
-    }
-    return VERDICT_FRESH;
-}
-
-static enum err_code code_of_status(int status)
-{
-    switch (status) {
-    case 404:
-        return ERR_NOTFOUND;
-    case 401:
-    case 403:
-        return ERR_DENIED;
-    case 429:
-        return ERR_THROTTLED;
-    default:
-        return ERR_UPSTREAM;
-    }
-}
-
-static bool worth_retrying(const struct upstream_head *head)
-{
-    if (head->retry_after_s > UPSTREAM_RETRY_AFTER_MAX_S)
-        return false;
-    return head->status == 408 || head->status == 429 || (head->status >= 500 && head->status != 501);
-}
-
-/* A status outside 2xx that is no redirect. */
-static enum verdict judge_status(struct exchange *x, struct err *err)
-{
-    int status = x->parser.head.status;
-    bool ranged = x->at > 0 && !x->no_range;
-
-    /* The signed URL that a redirect named may have expired on the way. */
-    if (status == 403 && x->hops > 0 && !x->resolved_anew) {
-        x->resolved_anew = true;
-        return VERDICT_FRESH;
-    }
-    /* What a redirect led to may not have us ask for tokens. */
-    if (status == 401 && x->scope != NULL && at_registry(x))
-        return token_refused(x, err) == 0 ? VERDICT_FRESH : VERDICT_FAIL;
-    if (ranged && (status == 400 || status == 416 || status == 501))
-        return x->ops->refused(x) == 0 ? VERDICT_DONE : give_up_range(x, err);
-    err_set(err, code_of_status(status), "%s: status %d%s", x->label, status, x->hops > 0 ? " after a redirect" : "");
-    return worth_retrying(&x->parser.head) ? VERDICT_RETRY : VERDICT_FAIL;
-}
-
-/* libcurl could not bring the answer home. */
-static enum verdict judge_failure(struct exchange *x, CURLcode rc, struct err *err)
-{
-    const char *why = x->reason[0] != '\0' ? x->reason : curl_easy_strerror(rc);
-
-    switch (rc) {
-    case CURLE_OPERATION_TIMEDOUT:
-        err_set(err, ERR_TIMEOUT, "%s: %s", x->label, why);
-        return VERDICT_RETRY;
-    case CURLE_OUT_OF_MEMORY:
-        err_set(err, ERR_NOMEM, "%s: %s", x->label, why);
-        return VERDICT_FAIL;
-    case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_URL_MALFORMAT:
-    case CURLE_UNSUPPORTED_PROTOCOL:
-    case CURLE_LOGIN_DENIED:
-        err_set(err, ERR_UPSTREAM, "%s: %s", x->label, why);
-        return VERDICT_FAIL;
-    default:
-        err_set(err, ERR_UPSTREAM, "%s: %s", x->label, why);
-        return VERDICT_RETRY;
-    }
-}
-
-static enum verdict judge_success(struct exchange *x, struct err *err)
-{
-    int rc = x->ops->complete(x, err);
-
-    if (rc < 0)
-        return VERDICT_FAIL;
-    if (rc == 0)
-        return VERDICT_DONE;
-    err_set(err, ERR_UPSTREAM, "%s: ended before byte %" PRIu64, x->label, x->parser.head.length_bytes);
-    return VERDICT_RETRY;
-}
-
-/* The one place that reacts to an answer. */
-static enum verdict judge(struct exchange *x, CURLcode rc, struct err *err)
-{
-    int status = x->parser.done ? x->parser.head.status : 0;
-
-    if (x->fatal.code != 0) {
-        *err = x->fatal;
-        err_wrap(err, "%s", x->label);
-        return VERDICT_FAIL;
-    }
-    if (x->start_over)
-        return give_up_range(x, err);
-    if (x->accepted && rc == CURLE_OK)
-        return judge_success(x, err);
-    if (status == 0 || x->accepted)
-        return judge_failure(x, rc, err);
-    if (status == 301 || status == 302 || status == 303 || status == 307 || status == 308)
-        return judge_redirect(x, err);
-    return judge_status(x, err);
+        line_up(x);
 }
 
 /* ---- tries ------------------------------------------------------------------------------------------------------ */
@@ -402,11 +279,20 @@ static int64_t jitter(struct upstreams *ups, int64_t ms)
     return ms - ms / 4 + (int64_t)(r % (uint64_t)(ms / 2 + 1));
 }
 
+/* Milliseconds until the exchange as a whole has to be over. */
+static int64_t time_left(const struct exchange *x, int64_t now_ms)
+{
+    int64_t all_ms = x->kind == EXCHANGE_STREAM ? x->ups->blob_ms : x->ups->request_ms;
+
+    return x->paused ? INT64_MAX : x->begun_ms + x->idle_ms + all_ms - now_ms;
+}
+
 static void retry_or_fail(struct exchange *x, const struct err *err)
 {
     int64_t delay_ms = x->ops->backoff_ms;
     int64_t asked_ms = x->accepted ? 0 : x->parser.head.retry_after_s * (int64_t)1000;
 
+    turn_leave(x); /* U8 */
     x->failures = x->progress ? 1 : x->failures + 1;
     if (x->failures >= x->ups->tries) {
         finish(x, err);
@@ -417,6 +303,11 @@ static void retry_or_fail(struct exchange *x, const struct err *err)
     delay_ms = jitter(x->ups, delay_ms < BACKOFF_MAX_MS ? delay_ms : BACKOFF_MAX_MS);
     if (asked_ms > delay_ms)
         delay_ms = asked_ms < BACKOFF_MAX_MS ? asked_ms : BACKOFF_MAX_MS;
+    if (delay_ms >= time_left(x, clock_mono_ms())) {
+        finish(x, err);
+        return;
+    }
+    x->last = *err;
     log_event(LOG_INFO, "upstream.retry", "failures=%u delay_ms=%" PRId64 " at=%" PRIu64 " msg=%s", x->failures,
               delay_ms, x->at, log_quote(err->msg).s);
     x->due_ms = clock_mono_ms() + delay_ms;
@@ -429,7 +320,7 @@ void exchange_try_ended(struct exchange *x, CURLcode rc)
     enum verdict verdict;
 
     detach(x);
-    verdict = judge(x, rc, &err);
+    verdict = exchange_judge(x, rc, &err);
     switch (verdict) {
     case VERDICT_DONE:
     case VERDICT_FAIL:
@@ -442,6 +333,7 @@ void exchange_try_ended(struct exchange *x, CURLcode rc)
         send_to_registry(x);
         break;
     case VERDICT_HOP:
+        turn_count_hop(x);
         send_request(x);
         break;
     }
@@ -458,6 +350,7 @@ void exchange_begin(struct exchange *x)
     if (x->next != NULL)
         x->next->link = &x->next;
     ups->active = x;
+    x->begun_ms = clock_mono_ms();
     send_to_registry(x);
 }
 
@@ -468,7 +361,9 @@ void exchange_unpause(struct exchange *x)
     if (x->state != EXCHANGE_RUNNING || !x->paused)
         return;
     x->paused = false; /* before the call: it may run on_body(), which may pause again */
-    x->heard_ms = clock_mono_ms();
+    x->heard_ms = x->window_ms = clock_mono_ms();
+    x->window_bytes = 0;
+    x->idle_ms += x->heard_ms - x->paused_ms;
     rc = curl_easy_pause(x->easy, CURLPAUSE_CONT);
     /* libcurl reports the failure of such a callback here and nowhere else. */
     if (rc != CURLE_OK)
@@ -485,33 +380,91 @@ static int64_t tick_asking(struct exchange *x, int64_t now_ms)
     if (err.code != 0)
         finish(x, &err);
     else
-        send_request(x);
+        line_up(x);
     return now_ms;
 }
 
-int64_t exchange_tick(struct exchange *x, int64_t now_ms)
+/* 0, or when the body came slower than it may: ERR_TIMEOUT. Begins a new window where one has passed well. */
+static int check_pace(struct exchange *x, int64_t now_ms, struct err *err)
+{
+    if (!x->accepted || x->kind != EXCHANGE_STREAM || now_ms - x->window_ms < x->ups->stall_ms)
+        return 0;
+    if (x->window_bytes < (uint64_t)(now_ms - x->window_ms) * PACE_LEAST_BYTES_S / 1000) {
+        x->progress = false;
+        return err_set(err, ERR_TIMEOUT, "%s: %" PRIu64 " bytes in %" PRId64 " ms", x->label, x->window_bytes,
+                       now_ms - x->window_ms);
+    }
+    x->window_ms = now_ms;
+    x->window_bytes = 0;
+    return 0;
+}
+
+static int64_t tick_running(struct exchange *x, int64_t now_ms)
 {
     struct err err = ERR_INIT;
+    int64_t due_ms = x->heard_ms + x->ups->stall_ms;
 
-    if (x->unflushed && x->ops->flush != NULL)
-        x->ops->flush(x);
-    x->unflushed = false;
-    if (x->state == EXCHANGE_ASKING)
+    if (x->paused)
+        return INT64_MAX;
+    if (now_ms >= due_ms)
+        err_set(&err, ERR_TIMEOUT, "%s: not a byte for %d ms", x->label, x->ups->stall_ms);
+    if (err.code == 0 && check_pace(x, now_ms, &err) == 0)
+        return x->kind == EXCHANGE_STREAM && x->accepted && x->window_ms + x->ups->stall_ms < due_ms
+                   ? x->window_ms + x->ups->stall_ms
+                   : due_ms;
+    detach(x);
+    retry_or_fail(x, &err);
+    return now_ms; /* x may be gone; the next round knows more */
+}
+
+/* What an exchange whose time is up was waiting for. */
+static int64_t time_is_up(struct exchange *x, int64_t now_ms)
+{
+    static const char *const waits[] = {
+        [EXCHANGE_QUEUED] = "the start",         [EXCHANGE_IN_LINE] = "one of the upstream's connections",
+        [EXCHANGE_RUNNING] = "the upstream",     [EXCHANGE_WAITING] = "another try",
+        [EXCHANGE_ASKING] = "a token",           [EXCHANGE_ENDED] = "nothing",
+    };
+    struct err err = ERR_INIT;
+
+    err_set(&err, ERR_TIMEOUT, "%s: not done within %" PRId64 " ms, waiting for %s%s%s", x->label,
+            now_ms - x->begun_ms - x->idle_ms, waits[x->state], x->last.code != 0 ? "; before: " : "", x->last.msg);
+    finish(x, &err);
+    return now_ms;
+}
+
+static int64_t tick(struct exchange *x, int64_t now_ms)
+{
+    switch (x->state) {
+    case EXCHANGE_ASKING:
         return tick_asking(x, now_ms);
-    if (x->state == EXCHANGE_WAITING) {
+    case EXCHANGE_WAITING:
         if (now_ms < x->due_ms)
             return x->due_ms;
         send_to_registry(x);
         return now_ms;
+    case EXCHANGE_RUNNING:
+        return tick_running(x, now_ms);
+    case EXCHANGE_QUEUED:
+    case EXCHANGE_IN_LINE:
+    case EXCHANGE_ENDED:
+        break;
     }
-    if (x->paused)
-        return INT64_MAX;
-    if (now_ms - x->heard_ms < x->ups->stall_ms)
-        return x->heard_ms + x->ups->stall_ms;
-    detach(x);
-    err_set(&err, ERR_TIMEOUT, "%s: not a byte for %d ms", x->label, x->ups->stall_ms);
-    retry_or_fail(x, &err);
-    return now_ms; /* x may be gone; the next round knows more */
+    return INT64_MAX;
+}
+
+int64_t exchange_tick(struct exchange *x, int64_t now_ms)
+{
+    int64_t left_ms, due_ms;
+
+    if (x->unflushed && x->ops->flush != NULL)
+        x->ops->flush(x);
+    x->unflushed = false;
+    left_ms = time_left(x, now_ms);
+    if (left_ms <= 0)
+        return time_is_up(x, now_ms);
+    due_ms = tick(x, now_ms); /* x may be gone */
+    return left_ms < INT64_MAX - now_ms && now_ms + left_ms < due_ms ? now_ms + left_ms : due_ms;
 }
 
 void exchange_cancel(struct exchange *x)

@@ -15,7 +15,9 @@ void head_parser_reset(struct head_parser *p)
     free(p->head.content_type);
     free(p->head.link);
     free(p->head.filters_applied);
+    free(p->head.content_encoding);
     free(p->challenge);
+    free(p->location);
     *p = (struct head_parser){.head = {.retry_after_s = -1}};
 }
 
@@ -103,6 +105,10 @@ static int take_field(struct head_parser *p, const char *name, const char *value
         return keep_joined(&h->link, value, err);
     if (strcasecmp(name, "OCI-Filters-Applied") == 0)
         return keep_joined(&h->filters_applied, value, err);
+    if (strcasecmp(name, "Content-Encoding") == 0)
+        return strcasecmp(value, "identity") == 0 || value[0] == '\0' ? 0 : keep_joined(&h->content_encoding, value, err);
+    if (strcasecmp(name, "Location") == 0)
+        return keep_first(&p->location, value, err);
     if (h->status == 401 && strcasecmp(name, "WWW-Authenticate") == 0)
         return keep_joined(&p->challenge, value, err);
     if (strcasecmp(name, "Content-Length") == 0)
@@ -136,10 +142,12 @@ static void settle_length(struct head_parser *p)
 {
     if (p->chunked) /* RFC 9112, 6.3: then Content-Length does not count */
         p->head.has_length = false;
-    if (p->head.status != 206)
-        return;
-    p->head.has_length = p->range.has_total;
-    p->head.length_bytes = p->range.total;
+    if (p->head.status == 206) {
+        p->head.has_length = p->range.has_total;
+        p->head.length_bytes = p->range.total;
+    }
+    if (p->head.content_encoding != NULL) /* then it counts bytes that are not the representation's */
+        p->head.has_length = false;
 }
 
 int head_parser_line(struct head_parser *p, const char *line, size_t len, struct err *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/upstream_internal.h - what upstream.c (registries, lifecycle), upstream_engine.c (the thread), upstream_exchange.c
- * (one exchange and its tries), upstream_token.c (tokens), upstream_head.c (answer headers), upstream_call.c and
- * upstream_stream.c share.
+ * (one exchange and its tries), upstream_judge.c (what an answer means), upstream_turn.c (caps), upstream_tls.c,
+ * upstream_proxy.c, upstream_token.c (tokens), upstream_head.c (answer headers), upstream_call.c and upstream_stream.c share.
  *
  * Invariants:
  *   U1  libcurl is called from the upstream thread alone; the exceptions are curl_multi_wakeup() and building and tearing
@@ -11,6 +11,9 @@
  *   U4  no exchange starts after `stopping` was set; what is in the inbox then is ended by the thread
  *   U5  Authorization goes to the origin of the upstream's own URL alone, whoever redirects where
  *   U6  for one (upstream, scope) at most one token is being fetched
+ *   U7  a client certificate is shown, and `insecure` holds, at the origin of an exchange's own URL alone (the registry, its
+ *       token service), never where a redirect led
+ *   U8  an exchange holds a turn while it is RUNNING and at no other time; who waits for a token holds none
  */
 #pragma once
 
@@ -32,6 +35,11 @@
 #define UPSTREAM_TOKENS_MAX 1024     /* repositories in use whose tokens are kept */
 #define UPSTREAM_REFUSALS_MAX 2      /* 401s that an exchange answers in a row: the first one, and a token that is stale */
 
+struct turns;
+struct tls_files;
+struct http_proxy;
+struct http_proxy_env;
+
 struct upstream {
     char *name;
     char *url; /* without a trailing slash */
@@ -39,13 +47,17 @@ struct upstream {
     size_t alias_count;
     bool add_library;
     int64_t tag_ttl_s;
+    struct turns *turns;
+    struct tls_files *tls;
+    struct http_proxy *http_proxy; /* NULL: as the environment says */
 };
 
 struct upstreams {
     uint32_t magic;
     char *user_agent;
-    int connect_ms, stall_ms;
+    int connect_ms, stall_ms, request_ms, blob_ms;
     unsigned tries;
+    struct http_proxy_env *proxy_env;
     bool offline;
     struct upstream **list; /* constant once started */
     size_t count;
@@ -81,6 +93,7 @@ struct head_parser {
     struct upstream_head head;
     struct content_range range;
     char *challenge; /* WWW-Authenticate of a 401 */
+    char *location;
     size_t bytes;
     bool chunked;
     bool done; /* the blank line after a final status has been seen */
@@ -107,10 +120,17 @@ struct exchange_ops {
 
 enum exchange_state {
     EXCHANGE_QUEUED = 0, /* in the inbox, or about to be */
+    EXCHANGE_IN_LINE,    /* for its turn at the upstream (upstream_turn.c), then a try */
     EXCHANGE_RUNNING,    /* its easy handle is in the multi handle */
     EXCHANGE_WAITING,    /* for due_ms, then another try */
     EXCHANGE_ASKING,     /* for its token, then a try with it */
     EXCHANGE_ENDED,
+};
+
+enum exchange_kind {
+    EXCHANGE_CALL = 0,
+    EXCHANGE_STREAM,
+    EXCHANGE_FETCH, /* of a token, for which others wait */
 };
 
 enum exchange_want { WANT_START = 1u, WANT_UNPAUSE = 2u, WANT_DROP = 4u };
@@ -125,6 +145,7 @@ struct exchange {
     char *url, *accept;
     char *label; /* "GET http://host/path", for messages */
     bool head_only;
+    enum exchange_kind kind;
     const struct upstream *up;
     char *scope; /* "repository:library/alpine:pull"; NULL: never with a token */
 
@@ -143,6 +164,14 @@ struct exchange {
     uint64_t at;          /* next byte wanted */
     int64_t due_ms;       /* WAITING: when to go on */
     int64_t heard_ms;     /* RUNNING: when the last bytes came */
+    int64_t begun_ms;     /* when it was taken from the inbox */
+    int64_t idle_ms;      /* since then, in pauses */
+    int64_t paused_ms;    /* paused: since when */
+    struct err last;      /* why the try before failed */
+    struct {
+        struct exchange *next, **link; /* IN_LINE */
+        bool held;
+    } turn;
 
     /* upstream thread only, one try */
     CURL *easy;
@@ -157,6 +186,8 @@ struct exchange {
     bool unflushed; /* body() has taken bytes in this round */
     bool start_over;
     uint64_t dropped_bytes;
+    int64_t window_ms; /* the body's pace is measured from then on: so many bytes since */
+    uint64_t window_bytes;
     struct err fatal; /* from a callback; ASKING: why there is no token */
 
     /* upstream_token.c's, upstream thread only */
@@ -191,6 +222,51 @@ void exchange_try_ended(struct exchange *x, CURLcode rc); /* libcurl is done wit
 /* Looks at the exchange's timer. Returns when to look again, INT64_MAX: never. May end x. */
 int64_t exchange_tick(struct exchange *x, int64_t now_ms);
 void exchange_cancel(struct exchange *x);
+
+enum verdict {
+    VERDICT_DONE = 0,
+    VERDICT_FAIL,
+    VERDICT_RETRY, /* back off, then from the registry */
+    VERDICT_FRESH, /* at once from the registry */
+    VERDICT_HOP,   /* at once from x->target */
+};
+
+/* Whether this try's request goes to the origin of the exchange's own URL. */
+bool exchange_at_home(const struct exchange *x);
+void exchange_turn_came(struct exchange *x); /* IN_LINE -> RUNNING; may end x */
+
+/* upstream_judge.c; upstream thread only */
+/* The one place that reacts to an answer, or to what came instead. err is filled with all but DONE, FRESH and HOP. */
+enum verdict exchange_judge(struct exchange *x, CURLcode rc, struct err *err);
+
+/* upstream_turn.c; upstream thread only but for the first two */
+MUST_CHECK int turns_new(unsigned max_connections, unsigned max_rate, struct turns **out, struct err *err);
+void turns_free(struct turns *t);
+bool turn_take(struct exchange *x, int64_t now_ms); /* U8. False: x is in line, exchange_turn_came() will be called */
+void turn_count_hop(struct exchange *x);            /* one more request, which need not wait */
+void turn_leave(struct exchange *x);                /* gives the turn back, or steps out of the line */
+/* Calls those whose turn it is. Returns when to look again, INT64_MAX: when somebody leaves. */
+int64_t turns_run(struct upstreams *ups, int64_t now_ms);
+
+/* upstream_tls.c */
+/* ERR_USAGE says which file and what is wrong with it. */
+MUST_CHECK int tls_files_new(const struct upstream_def *def, struct tls_files **out, struct err *err);
+void tls_files_free(struct tls_files *t);
+/* Reads what has changed on disk, at most once a second; what does not hold together is not taken over. Blocks on disk; any
+ * thread but the upstream's. */
+void tls_files_refresh(struct tls_files *t, const char *upstream);
+/* U7. at_home: exchange_at_home(). False: libcurl refused an option. */
+bool tls_configure(struct tls_files *t, CURL *easy, bool at_home);
+/* In plain words what is wrong with the TLS of the server at `place`, when it is that. Returns false when it is not. */
+bool tls_explain(CURL *easy, CURLcode rc, const char *reason, const char *place, struct err *err);
+
+/* upstream_proxy.c */
+MUST_CHECK int http_proxy_new(const char *url, struct http_proxy **out, struct err *err); /* "": never a proxy */
+void http_proxy_free(struct http_proxy *p);
+MUST_CHECK int http_proxy_env_new(struct http_proxy_env **out, struct err *err);
+void http_proxy_env_free(struct http_proxy_env *env);
+/* Sets the way to url. own NULL: what the environment says of it. False: libcurl refused an option. */
+bool http_proxy_configure(const struct http_proxy *own, const struct http_proxy_env *env, CURL *easy, const char *url);
 
 /* upstream_token.c; upstream thread only */
 /* Before a try: 0, send it; STEP_WAIT, x waits for its token until exchange_tick() finds `awaited` NULL; < 0. */

@@ -22,6 +22,7 @@ struct stream {
     /* upstream thread only */
     bool has_total;
     uint64_t total;
+    bool encoded;      /* this and any other answer has a Content-Encoding */
     uint64_t skip;     /* of this try, still to come */
     uint64_t part_end; /* a 206 without a total: the byte after its last */
 
@@ -30,7 +31,7 @@ struct stream {
     void *wake_arg;
     bool waiting; /* the reader got STEP_WAIT and was not told since */
     bool paused;  /* the transfer is, and was not asked to go on since */
-    bool head_known, length_known, ended;
+    bool head_known, length_known, encoding_known, ended;
     uint64_t length_bytes;
     struct err err;
     uint8_t *ring;
@@ -61,6 +62,7 @@ static void publish_head(struct stream *t)
     t->paused = false; /* a new try begins unpaused */
     t->length_known = t->has_total;
     t->length_bytes = t->total;
+    t->encoding_known = t->encoded;
     if (!t->head_known) {
         t->head_known = true;
         wake(t);
@@ -87,9 +89,25 @@ static int place_answer(struct stream *t, struct err *err)
     if (x->parser.head.status != 200)
         return err_set(err, ERR_UPSTREAM, "status %d for a blob", x->parser.head.status);
     /* Range ignored. Each time costs what was there already, so it counts like a start-over. */
-    if (x->at > t->first && !x->no_range && ++x->start_overs > x->ups->tries)
-        return err_set(err, ERR_UPSTREAM, "breaks off and ignores Range");
+    if (x->at > t->first && (!x->no_range || t->encoded) && ++x->start_overs > x->ups->tries)
+        return err_set(err, ERR_UPSTREAM, "breaks off and cannot resume");
     t->skip = x->at;
+    return 0;
+}
+
+/* What was compressed for this one answer cannot be put together with parts of others: never resumed by Range, always read
+ * from the start. (Should the start not be the same bytes again, the digest will tell.) */
+static int check_encoding(struct stream *t, struct err *err)
+{
+    struct exchange *x = &t->x;
+    bool encoded = x->parser.head.content_encoding != NULL;
+
+    if (t->head_known && t->encoded != encoded)
+        return err_set(err, ERR_UPSTREAM, "%s Content-Encoding half-way", encoded ? "begins to use a" : "stops to use its");
+    if (encoded && x->parser.head.status == 206)
+        return STEP_MORE;
+    t->encoded = encoded;
+    x->no_range |= encoded;
     return 0;
 }
 
@@ -97,8 +115,10 @@ static int stream_head(struct exchange *x, struct err *err)
 {
     struct stream *t = stream_of(x);
     const struct upstream_head *h = &x->parser.head;
-    int rc = place_answer(t, err);
+    int rc = check_encoding(t, err);
 
+    if (rc == 0)
+        rc = place_answer(t, err);
     if (rc != 0)
         return rc;
     /* Two parts of two different blobs must not become one. */
@@ -325,6 +345,7 @@ int upstream_stream_new(struct upstreams *ups, const struct upstream_request *re
     if (t == NULL)
         return err_nomem(err, sizeof *t);
     get.head = false;
+    t->x.kind = EXCHANGE_STREAM;
     t->source = (struct source){.magic = SOURCE_MAGIC, .ops = &stream_ops};
     t->first = req->first;
     lock_init(&t->lock, RANK_UPSTREAM);
@@ -353,4 +374,15 @@ bool upstream_stream_length(struct source *stream, bool *out_known, uint64_t *ou
     *out_bytes = t->length_bytes;
     lock_give(&t->lock);
     return head_known;
+}
+
+bool upstream_stream_encoded(struct source *stream)
+{
+    struct stream *t = stream_of_source(stream);
+    bool encoded;
+
+    lock_take(&t->lock);
+    encoded = t->encoding_known;
+    lock_give(&t->lock);
+    return encoded;
 }

@@ -39,7 +39,7 @@ OWNERS = [
     (r"sqlite3(ext)?\.h", ["store"], f"store/{ANY}"),
     (r"(zlib|zstd|zstd_errors|zdict|xxhash)\.h", ["transcode", "store"], f"(transcode|store)/{ANY}"),
     (r"isa-l\.h|isa-l/|igzip_lib\.h|crc\.h", ["transcode", "store"], f"(transcode|store)/{ANY}"),
-    (r"openssl/", ["base"], r"base/digest\.c"),
+    (r"openssl/", ["base"], r"base/(digest|pem)\.c"),
     (r"jansson\.h", ["oci", "config", "admin"], f"(oci|config|admin)/{ANY}"),
     (r"cmocka\.h", FOLDERS, r"tests/.*"),
 ]
