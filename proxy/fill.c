@@ -12,16 +12,18 @@
  *       and looks at the store once more after it is on the table, so a blob is never fetched twice
  *   F2  a fill leaves the table only after its blob is committed (or it failed), and its background job is queued
  *   F3  nobody waits for a follower; a client that leaves does not stop the fill
+ *   F4  of a blob that comes with a Content-Encoding nothing is handed out before it is VERIFIED, as sent or decoded
+ *       (fill_decode.c); when the spool takes no more of it, it fails
  */
 #include "base/log.h"
 #include "proxy/fill_internal.h"
+#include "proxy/jobs_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define DRAIN_BYTES (256u << 10)
-#define DRAIN_READS 4 /* reads of up to DRAIN_BYTES before other work gets its turn */
+#define DRAIN_READS 4 /* reads of up to FILL_BUFFER_BYTES before other work gets its turn */
 #define FILLS_MAX 512 /* at once; each has a ring, a buffer and a file */
 
 void fill_ref(void *arg)
@@ -37,6 +39,8 @@ static void fill_unref_arg(void *arg)
         return;
     REQUIRE(f->waiters.head == NULL && f->readers.head == NULL);
     source_free(f->stream);
+    source_free(f->plain);
+    spool_unref(f->plain_spool);
     spool_unref(f->spool);
     hasher_free(f->detached_hasher);
     free(f->buffer);
@@ -82,6 +86,7 @@ static void unlist(struct fill *f)
 static void finish(struct fill *f, enum fill_state state)
 {
     source_free(steal(&f->stream));
+    source_free(steal(&f->plain));
     free_ptr(&f->buffer);
     f->over = true;
     unlist(f);
@@ -122,11 +127,24 @@ static void detach(struct fill *f, const struct err *why)
     finish(f, FILL_DETACHED);
 }
 
+static void begin_decoding(struct fill *f)
+{
+    f->decoded = true;
+    if (fill_decode_begin(f, &f->err) < 0)
+        fail(f);
+    else
+        workpool_post(f->p->pool, &f->job);
+}
+
 static void complete(struct fill *f)
 {
     struct digest got;
 
     spool_digest(f->spool, &got);
+    if (f->encoded && !f->decoded && !digest_equal(&got, &f->digest)) {
+        begin_decoding(f);
+        return;
+    }
     if (!digest_equal(&got, &f->digest)) {
         err_set(&f->err, ERR_CORRUPT, "%s sent %" PRIu64 " bytes for %s that hash to %s", upstream_name(f->up),
                 spool_bytes(f->spool), digest_text(&f->digest).s, digest_text(&got).s);
@@ -161,6 +179,7 @@ static void note_head(struct fill *f)
     lock_take(&f->lock);
     f->has_length = known;
     f->length = bytes;
+    f->encoded = upstream_stream_encoded(f->stream);
     lock_give(&f->lock);
     set_state(f, FILL_STREAMING);
 }
@@ -173,20 +192,30 @@ static int keep(struct fill *f, size_t len, struct err *err)
     return f->state >= FILL_STREAMING ? err_set(err, ERR_NOSPC, "there is no spool file") : 0;
 }
 
+static void cannot_keep(struct fill *f, const struct err *why)
+{
+    if (f->encoded) { /* F4: to be decoded it must lie somewhere */
+        f->err = *why;
+        fail(f);
+    } else {
+        detach(f, why);
+    }
+}
+
 /* One read and one write. Returns true when another may follow at once. */
 static bool drain_once(struct fill *f)
 {
     struct err err = ERR_INIT;
     size_t got = 0;
 
-    int rc = source_read(f->stream, f->buffer, DRAIN_BYTES, &got, &f->err);
+    int rc = source_read(f->stream, f->buffer, FILL_BUFFER_BYTES, &got, &f->err);
     if (rc < 0) {
         fail(f);
         return false;
     }
     note_head(f);
     if (keep(f, got, &err) < 0) {
-        detach(f, &err);
+        cannot_keep(f, &err);
         return false;
     }
     if (rc == STEP_EOF) {
@@ -201,10 +230,34 @@ static bool drain_once(struct fill *f)
     return rc == STEP_MORE;
 }
 
+static void decode_some(struct fill *f)
+{
+    int rc = jobs_stopping(f->p->jobs) ? err_set(&f->err, ERR_CANCELLED, "recask is stopping") : 0;
+
+    if (rc == 0)
+        rc = fill_decode_slice(f, &f->err);
+    if (rc < 0) {
+        if (rc == ERR_FORMAT || rc == ERR_UNSUPPORTED)
+            f->err.code = ERR_CORRUPT; /* the upstream's fault, not the client's */
+        err_wrap(&f->err, "%s sent %s with a Content-Encoding, and its bytes are not the blob", upstream_name(f->up),
+                 digest_text(&f->digest).s);
+        fail(f);
+    } else if (rc == STEP_EOF) {
+        fill_decode_end(f);
+        complete(f);
+    } else if (rc == STEP_MORE) {
+        workpool_post(f->p->pool, &f->job);
+    }
+}
+
 static void fill_run(void *arg)
 {
     struct fill *f = CAST_OBJ(struct fill, FILL_MAGIC, arg);
 
+    if (f->plain) {
+        decode_some(f);
+        return;
+    }
     for (int i = 0; i < DRAIN_READS; i++) {
         if (f->over || !drain_once(f))
             return;
@@ -212,7 +265,7 @@ static void fill_run(void *arg)
     workpool_post(f->p->pool, &f->job);
 }
 
-static void fill_wake(void *arg)
+void fill_wake(void *arg)
 {
     struct fill *f = CAST_OBJ(struct fill, FILL_MAGIC, arg);
     workpool_post(f->p->pool, &f->job);
@@ -285,9 +338,9 @@ static void begin(struct fill *f)
         finish(f, FILL_FAILED);
         return;
     }
-    f->buffer = malloc(DRAIN_BYTES);
+    f->buffer = malloc(FILL_BUFFER_BYTES);
     if (!f->buffer) {
-        err_nomem(&f->err, DRAIN_BYTES);
+        err_nomem(&f->err, FILL_BUFFER_BYTES);
         fail(f);
         return;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * proxy/fill_internal.h - struct fill, shared by fill.c (the run) and follow.c (those who read along).
+ * proxy/fill_internal.h - struct fill, shared by fill.c (the run), fill_decode.c and follow.c (those who read along).
  */
 #pragma once
 
@@ -8,6 +8,7 @@
 #include "store/spool.h"
 
 #define FILL_MAGIC 0xf1115e77u
+#define FILL_BUFFER_BYTES (256u << 10)
 
 struct fill {
     uint32_t magic;
@@ -23,7 +24,10 @@ struct fill {
     struct source *stream;
     unsigned char *buffer;
     bool over;
-    struct spool *spool; /* constant; NULL when it could not be opened */
+    bool decoded;              /* an encoded blob's bytes did not match, what they decode to is tried */
+    struct source *plain;      /* of an encoded blob, while it is decoded */
+    struct spool *plain_spool; /* what it is decoded to */
+    struct spool *spool; /* NULL when it could not be opened; changes once, under the lock: fill_decode_end() */
     /* under the lock; err, detached_hasher and was_present are constant once the state says so */
     struct lock lock; /* RANK_FILL */
     enum fill_state state;
@@ -31,9 +35,17 @@ struct fill {
     struct waiter_list readers; /* for more bytes, or another state */
     bool has_length;
     uint64_t length;
+    bool encoded; /* from STREAMING on: the upstream's answer has a Content-Encoding */
     bool was_present;
     struct err err;
     struct hasher *detached_hasher; /* state after the spool's last byte */
 };
 
 void fill_ref(void *f);
+void fill_wake(void *f); /* runs the fill */
+
+/* fill_decode.c; for the run, when all is in the spool and does not match */
+MUST_CHECK int fill_decode_begin(struct fill *f, struct err *err);
+/* STEP_MORE: again; STEP_WAIT: fill_wake() will be called, or has been; STEP_EOF: all is decoded; < 0. */
+MUST_CHECK int fill_decode_slice(struct fill *f, struct err *err);
+void fill_decode_end(struct fill *f); /* what was decoded is the fill's spool from here on */

@@ -39,6 +39,8 @@ static uint64_t readable(const struct follower *fo)
 {
     if (fo->f->state < FILL_STREAMING) /* the fill is still being set up */
         return 0;
+    if (fo->f->encoded && fo->f->state != FILL_VERIFIED && fo->f->state != FILL_DONE) /* F4 */
+        return 0;
     uint64_t have = fo->f->spool ? spool_bytes(fo->f->spool) : 0;
     if (!fo->hold_back || (fo->f->state >= FILL_VERIFIED && fo->f->state <= FILL_DETACHED))
         return have;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * proxy/fill.c, proxy/follow.c: blobs on their way from a scripted upstream into a real store. Run it under TSan.
+ * proxy/fill.c, proxy/fill_decode.c, proxy/follow.c: blobs on their way from a scripted upstream into a real store. Run it under TSan.
  * long: one set-up, all ways in which a transfer can end
  */
 #include "proxy/fill_internal.h"
@@ -15,13 +15,19 @@
 #include "base/clock.h"
 #include "tests/unit/proxy_server.h"
 #include "tests/unit/proxy_util.h"
+#include "transcode/codec.h"
 
 #include <ftw.h>
 
 #define BLOB_BYTES (3u << 20)
 #define NAME "team/app"
 
-enum mode { MODE_GOOD = 0, MODE_WRONG, MODE_MISSING, MODE_HANG, MODE_SLOW, MODE_NO_LENGTH, MODE_LATE };
+enum mode { MODE_GOOD = 0, MODE_WRONG, MODE_MISSING, MODE_HANG, MODE_SLOW, MODE_NO_LENGTH, MODE_LATE, MODE_ENCODED };
+
+/* For MODE_ENCODED: what goes out, with which Content-Encoding. */
+static struct drained encoded;
+static const char *encoding;
+static size_t break_at; /* in its first answer; 0: never */
 
 struct fixture {
     char dir[64];
@@ -53,7 +59,19 @@ static void wait_for_knob(struct server *s)
         usleep(1000);
 }
 
-static bool serve(struct server *s, int fd, unsigned nth UNUSED, const char *request)
+static bool serve_encoded(int fd, unsigned nth, const char *request)
+{
+    size_t len = nth == 0 && break_at > 0 ? break_at : encoded.len;
+    char head[256];
+
+    if (strcasestr(request, "\r\nRange:") != NULL) /* it would be a part of bytes made anew */
+        return server_say(fd, "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
+    snprintf(head, sizeof(head), "HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %zu\r\n\r\n", encoding,
+             encoded.len);
+    return server_say(fd, head) && server_write(fd, encoded.data, len) && len == encoded.len;
+}
+
+static bool serve(struct server *s, int fd, unsigned nth, const char *request)
 {
     uint64_t from = server_range(request);
 
@@ -79,6 +97,8 @@ static bool serve(struct server *s, int fd, unsigned nth UNUSED, const char *req
         server_say(fd, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         server_blob(fd, 0, BLOB_BYTES);
         return false;
+    case MODE_ENCODED:
+        return serve_encoded(fd, nth, request);
     case MODE_GOOD:
         break;
     }
@@ -427,8 +447,6 @@ static void test_missing(void **state)
     assert_true(until(table_empty, f));
 }
 
-/* ---- no room ------------------------------------------------------------------------------------------------------------------------ */
-
 /* Files of this process may not grow beyond: the spool's write fails, which is what a full disk does. */
 static void limit_files(rlim_t bytes)
 {
@@ -437,6 +455,142 @@ static void limit_files(rlim_t bytes)
     limit.rlim_cur = bytes;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
+
+/* ---- Content-Encoding, though nobody asked for one ------------------------------------------------------------------------------- */
+
+static void encode(struct fixture *f, enum codec c, size_t len)
+{
+    struct script sc = {.data = (const char *)f->blob, .len = len, .fail_at = SIZE_MAX};
+    struct source *in, *s;
+    struct filter *filter;
+    struct err err = ERR_INIT;
+
+    break_at = 0;
+    encoding = codec_name(c);
+    ASSERT_OK(source_script_new(&sc, &in, &err));
+    ASSERT_OK(codec_encoder_new(c, CODEC_LEVEL_FAST, &filter, &err));
+    ASSERT_OK(source_filtered_new(&in, &filter, 65536, &s, &err));
+    source_drain(&s, 65536, &encoded);
+    assert_int_equal(encoded.rc, STEP_EOF);
+    atomic_store(&f->server.knob[0], MODE_ENCODED);
+}
+
+/* Case 84 for blobs: compressed on the way. Nobody sees a byte before it is decoded and right; nor is it resumed by Range. */
+static void test_encoded(void **state)
+{
+    struct fixture *f = *state;
+    struct drained d;
+    struct source *s;
+    bool started;
+    uint64_t length;
+    struct err err = ERR_INIT;
+
+    for (int c = CODEC_GZIP; c <= CODEC_ZSTD; c++) {
+        encode(f, (enum codec)c, BLOB_BYTES);
+        break_at = c == CODEC_ZSTD ? encoded.len / 2 : 0;
+        struct fill *fill = join(f, &started);
+        wait_for(fill, FILL_STREAMING, NULL);
+        ASSERT_OK(fill_follow(fill, 7, false, &s, &err));
+        source_drain(&s, 100000, &d);
+        expect_whole(f, &d, 7);
+        assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DONE);
+        assert_true(fill_length(fill, &length));
+        assert_int_equal(length, BLOB_BYTES);
+        fill_unref(fill);
+        assert_true(is_present(f));
+        drained_release(&encoded);
+        if (c == CODEC_ZSTD)
+            break;
+        assert_int_equal(atomic_load(&f->server.requests), 1);
+        assert_true(until(table_empty, f));
+        tear_down(state);
+        set_up(state);
+        f = *state;
+    }
+    assert_int_equal(atomic_load(&f->server.requests), 2);
+}
+
+/* moby#17595 (case 83): a layer that is gzip anyway, and whose bytes are right as they are. */
+static void test_mislabelled(void **state)
+{
+    struct fixture *f = *state;
+    struct drained d;
+    bool started;
+
+    encode(f, CODEC_GZIP, 100000);
+    digest_of(encoded.data, encoded.len, &f->digest);
+    encoding = "x-gzip";
+    struct fill *fill = join(f, &started);
+    wait_for(fill, FILL_VERIFIED, NULL);
+    follow(f, fill, 0, true, &d);
+    assert_int_equal(d.rc, STEP_EOF);
+    assert_int_equal(d.len, encoded.len);
+    assert_memory_equal(d.data, encoded.data, d.len);
+    drained_release(&d);
+    assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DONE);
+    fill_unref(fill);
+    assert_true(is_present(f));
+    assert_true(until(table_empty, f));
+    drained_release(&encoded);
+}
+
+static void fails_with(struct fixture *f, int code)
+{
+    struct err err = ERR_INIT;
+    struct drained d;
+    bool started;
+
+    struct fill *fill = join(f, &started);
+    follow(f, fill, 0, false, &d);
+    assert_int_equal(d.rc, code);
+    assert_int_equal(d.len, 0); /* not even of a range */
+    drained_release(&d);
+    assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_FAILED);
+    fill_error(fill, &err);
+    assert_int_equal(err.code, code);
+    fill_unref(fill);
+    assert_false(is_present(f));
+    assert_true(until(table_empty, f));
+}
+
+static void test_encoded_wrong(void **state)
+{
+    struct fixture *f = *state;
+
+    encode(f, CODEC_GZIP, BLOB_BYTES - 1);
+    fails_with(f, ERR_CORRUPT);
+    drained_release(&encoded);
+    encode(f, CODEC_ZSTD, BLOB_BYTES);
+    encoded.len -= 10; /* and so it says */
+    fails_with(f, ERR_CORRUPT);
+    drained_release(&encoded);
+    encode(f, CODEC_GZIP, BLOB_BYTES);
+    f->p->opt.max_layer_bytes = BLOB_BYTES - 1;
+    fails_with(f, ERR_LIMIT);
+    f->p->opt.max_layer_bytes = BLOB_BYTES;
+    encoding = "br";
+    encoded.data[0] = 'x';
+    fails_with(f, ERR_CORRUPT);
+    drained_release(&encoded);
+}
+
+/* The spool has no room: neither for what comes, nor for what that decodes to. */
+static void test_encoded_no_room(void **state)
+{
+    struct fixture *f = *state;
+
+    signal(SIGXFSZ, SIG_IGN);
+    encode(f, CODEC_GZIP, BLOB_BYTES);
+    limit_files(encoded.len / 2);
+    fails_with(f, ERR_IO);
+    limit_files(BLOB_BYTES - 1);
+    if (encoded.len < BLOB_BYTES - 1)
+        fails_with(f, ERR_IO);
+    limit_files(RLIM_INFINITY);
+    drained_release(&encoded);
+}
+
+/* ---- no room ------------------------------------------------------------------------------------------------------------------------ */
 
 static void test_detach(void **state)
 {
@@ -616,6 +770,10 @@ int main(void)
         T(test_waiters_sleep),
         T(test_wrong_digest),
         T(test_missing),
+        T(test_encoded),
+        T(test_mislabelled),
+        T(test_encoded_wrong),
+        T(test_encoded_no_room),
         T(test_detach),
         T(test_detach_wrong_digest),
         T(test_no_spool),
