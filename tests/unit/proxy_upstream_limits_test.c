@@ -20,6 +20,7 @@ static bool started;
 /* ---- the upstream: answers a blob when its gate opens, anything else at once ---- */
 
 static atomic_uint busy_blobs, busy_most, served_blobs;
+static atomic_uint before_call; /* blobs served before the last call */
 static atomic_bool gate;
 
 static void wait_at_gate(struct server *s)
@@ -30,8 +31,10 @@ static void wait_at_gate(struct server *s)
 
 static bool serve(struct server *s, int fd, unsigned nth UNUSED, const char *request)
 {
-    if (strstr(request, "/blobs/") == NULL && strstr(request, "/slow") == NULL)
+    if (strstr(request, "/blobs/") == NULL && strstr(request, "/slow") == NULL) {
+        atomic_store(&before_call, atomic_load(&served_blobs));
         return server_say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    }
     unsigned now = atomic_fetch_add(&busy_blobs, 1) + 1;
     unsigned most = atomic_load(&busy_most);
     while (now > most && !atomic_compare_exchange_weak(&busy_most, &most, now))
@@ -183,6 +186,7 @@ static void test_calls_first(void **state UNUSED)
         assert_int_equal(call_end(&c[i]), 0);
     for (size_t i = 0; i < ARRAY_LEN(s); i++)
         stream_end(s[i]);
+    assert_int_equal(atomic_load(&before_call), 1); /* the first one */
     assert_int_equal(atomic_load(&busy_most), 1);
 }
 
@@ -306,8 +310,11 @@ static bool drip(struct server *s, int fd, unsigned nth, const char *request)
     uint64_t from = server_range(request);
 
     server_blob_head(fd, from, s->blob_bytes);
-    if (nth > 0 && atomic_load(&s->knob[0]) == 0)
-        return server_blob(fd, from, s->blob_bytes);
+    if (nth > 0 && atomic_load(&s->knob[0]) == 0) { /* its end comes a little later */
+        server_blob(fd, from, s->blob_bytes - 1000);
+        usleep(50000);
+        return server_blob(fd, s->blob_bytes - 1000, s->blob_bytes);
+    }
     for (; from < s->blob_bytes && !atomic_load(&s->stopping); from++) {
         usleep(20000);
         if (!server_blob(fd, from, from + 1))
@@ -382,7 +389,7 @@ static void test_blob_ms(void **state UNUSED)
     end(NULL);
 
     begin_with(drip, (struct upstreams_options){.blob_ms = 1000}, 0, 0);
-    server.blob_bytes = 700000; /* more than a ring */
+    server.blob_bytes = 8 << 20; /* many rings */
     atomic_store(&server.knob[0], 0);
     atomic_store(&server.requests, 1);
     s = stream_start();
@@ -394,7 +401,7 @@ static void test_blob_ms(void **state UNUSED)
         if (rc == STEP_WAIT)
             usleep(1000);
     }
-    assert_int_equal(len, 700000);
+    assert_int_equal(len, 8 << 20);
     source_free(s);
 }
 
