@@ -27,7 +27,7 @@ struct fill {
     bool decoded;              /* an encoded blob's bytes did not match, what they decode to is tried */
     struct source *plain;      /* of an encoded blob, while it is decoded */
     struct spool *plain_spool; /* what it is decoded to */
-    struct spool *spool; /* NULL when it could not be opened; changes once, under the lock: fill_decode_end() */
+    struct spool *spool;       /* NULL when it could not be opened; changes once, under the lock: fill_decode_end() */
     /* under the lock; err, detached_hasher and was_present are constant once the state says so */
     struct lock lock; /* RANK_FILL */
     enum fill_state state;

@@ -56,23 +56,26 @@ struct upstreams_options {
 };
 
 struct upstream_def {
-    const char *name; /* "docker.io", "127.0.0.1:5001" */
-    const char *url;  /* "https://registry-1.docker.io", "http://127.0.0.1:5001", may carry a path prefix */
+    const char *name;           /* "docker.io", "127.0.0.1:5001" */
+    const char *url;            /* "https://registry-1.docker.io", "http://127.0.0.1:5001", may carry a path prefix */
     const char *const *aliases; /* other names, NULL-terminated; may be NULL */
-    bool add_library; /* one-component names get "library/" in front */
-    int64_t tag_ttl_s; /* 0: the proxy's */
+    bool add_library;           /* one-component names get "library/" in front */
+    int64_t tag_ttl_s;          /* 0: the proxy's */
     /* Who to be there; at most one of the two ways, none: what auth_file says, else anonymous. Files and helpers are read
      * when they are needed and again when they have changed; nothing of them is ever shown. */
     const char *username, *password_file;
     const char *credential_helper; /* docker-credential-helper protocol: "ecr-login" (docker-credential-ecr-login from
                                     * PATH) or an absolute path */
-    const char *const *token_realms; /* URLs of token services that may be asked besides its own; NULL-terminated or NULL */
+    const char *const
+        *token_realms; /* URLs of token services that may be asked besides its own; NULL-terminated or NULL */
     /* TLS; PEM files. NULL: the system's authorities, no client certificate. ca_file stands in their place, see above */
     const char *ca_file, *cert_file, *key_file;
-    bool insecure;            /* take any certificate; not from where a redirect leads */
-    const char *http_proxy;   /* "http://host:3128"; "": never one; NULL: as the environment says (HTTPS_PROXY, NO_PROXY...) */
-    unsigned max_connections; /* at once; 0: 64. A part of them is kept for calls, so that blobs never hold up manifests */
-    unsigned max_rate;        /* requests per second, calls first; 0: no limit */
+    bool insecure; /* take any certificate; not from where a redirect leads */
+    const char
+        *http_proxy; /* "http://host:3128"; "": never one; NULL: as the environment says (HTTPS_PROXY, NO_PROXY...) */
+    unsigned
+        max_connections; /* at once; 0: 64. A part of them is kept for calls, so that blobs never hold up manifests */
+    unsigned max_rate;   /* requests per second, calls first; 0: no limit */
 };
 
 MUST_CHECK int upstreams_new(const struct upstreams_options *opt, struct upstreams **out, struct err *err);
@@ -99,7 +102,8 @@ struct upstream_head {
     char *content_type;
     char *link;
     char *filters_applied; /* OCI-Filters-Applied */
-    char *content_encoding; /* though identity was asked for; then length_bytes is unknown and bodies come as they were sent */
+    char *
+        content_encoding; /* though identity was asked for; then length_bytes is unknown and bodies come as they were sent */
     bool has_length;
     uint64_t length_bytes; /* of the whole representation (Content-Length, or the total of Content-Range) */
     bool has_digest;
@@ -131,8 +135,8 @@ typedef void upstream_done_fn(void *arg, struct upstream_answer *answer, const s
 
 /* When this fails (ERR_UPSTREAM: offline; ERR_CANCELLED: stopped; ERR_NOMEM; ERR_FORMAT: bad path or accept), done is not
  * called. */
-MUST_CHECK int upstream_call(struct upstreams *ups, const struct upstream_request *req, upstream_done_fn *done, void *arg,
-                             struct err *err);
+MUST_CHECK int upstream_call(struct upstreams *ups, const struct upstream_request *req, upstream_done_fn *done,
+                             void *arg, struct err *err);
 
 /* A GET of a blob as a source. The waker is called on the first header, on data after STEP_WAIT, at the end, on failure.
  * Reads end with STEP_EOF only when the length (where the upstream told it) has been reached; else they fail with the codes

@@ -30,7 +30,7 @@
 #include <strings.h>
 
 #define BACKOFF_MAX_MS 5000
-#define PACE_LEAST_BYTES_S 1024 /* a body that comes slower than that has stalled */
+#define PACE_LEAST_BYTES_S 1024           /* a body that comes slower than that has stalled */
 #define RECEIVE_BUFFER_BYTES (128L << 10) /* one recv() per round of the engine; 64 and 512 KiB were slower */
 
 /* ---- callbacks of libcurl --------------------------------------------------------------------------------------- */
@@ -421,9 +421,9 @@ static int64_t tick_running(struct exchange *x, int64_t now_ms)
 static int64_t time_is_up(struct exchange *x, int64_t now_ms)
 {
     static const char *const waits[] = {
-        [EXCHANGE_QUEUED] = "the start",         [EXCHANGE_IN_LINE] = "one of the upstream's connections",
-        [EXCHANGE_RUNNING] = "the upstream",     [EXCHANGE_WAITING] = "another try",
-        [EXCHANGE_ASKING] = "a token",           [EXCHANGE_ENDED] = "nothing",
+        [EXCHANGE_QUEUED] = "the start",     [EXCHANGE_IN_LINE] = "one of the upstream's connections",
+        [EXCHANGE_RUNNING] = "the upstream", [EXCHANGE_WAITING] = "another try",
+        [EXCHANGE_ASKING] = "a token",       [EXCHANGE_ENDED] = "nothing",
     };
     struct err err = ERR_INIT;
 

@@ -106,7 +106,8 @@ static int take_field(struct head_parser *p, const char *name, const char *value
     if (strcasecmp(name, "OCI-Filters-Applied") == 0)
         return keep_joined(&h->filters_applied, value, err);
     if (strcasecmp(name, "Content-Encoding") == 0)
-        return strcasecmp(value, "identity") == 0 || value[0] == '\0' ? 0 : keep_joined(&h->content_encoding, value, err);
+        return strcasecmp(value, "identity") == 0 || value[0] == '\0' ? 0
+                                                                      : keep_joined(&h->content_encoding, value, err);
     if (strcasecmp(name, "Location") == 0)
         return keep_first(&p->location, value, err);
     if (h->status == 401 && strcasecmp(name, "WWW-Authenticate") == 0)

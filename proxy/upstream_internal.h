@@ -33,7 +33,7 @@
 #define UPSTREAM_URL_MAX_BYTES ((size_t)16 << 10)
 #define UPSTREAM_RETRY_AFTER_MAX_S 5 /* longer waits are the caller's to decide on */
 #define UPSTREAM_TOKENS_MAX 1024     /* repositories in use whose tokens are kept */
-#define UPSTREAM_REFUSALS_MAX 2      /* 401s that an exchange answers in a row: the first one, and a token that is stale */
+#define UPSTREAM_REFUSALS_MAX 2 /* 401s that an exchange answers in a row: the first one, and a token that is stale */
 
 struct turns;
 struct tls_files;

@@ -215,4 +215,3 @@ enum verdict exchange_judge(struct exchange *x, CURLcode rc, struct err *err)
         return judge_redirect(x, err);
     return judge_status(x, err);
 }
-

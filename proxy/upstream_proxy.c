@@ -107,7 +107,8 @@ static int take_url(struct http_proxy *p, const char *url, struct err *err)
     if (curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) == CURLUE_OK)
         (void)curl_url_set(u, CURLUPART_PORT, port, 0);
     curl_free(port);
-    if (curl_url_set(u, CURLUPART_USER, NULL, 0) != CURLUE_OK || curl_url_set(u, CURLUPART_PASSWORD, NULL, 0) != CURLUE_OK ||
+    if (curl_url_set(u, CURLUPART_USER, NULL, 0) != CURLUE_OK ||
+        curl_url_set(u, CURLUPART_PASSWORD, NULL, 0) != CURLUE_OK ||
         curl_url_get(u, CURLUPART_URL, &bare, 0) != CURLUE_OK)
         return err_nomem(err, strlen(url));
     rc = str_dup(bare, &p->url, err);

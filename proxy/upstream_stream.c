@@ -103,7 +103,8 @@ static int check_encoding(struct stream *t, struct err *err)
     bool encoded = x->parser.head.content_encoding != NULL;
 
     if (t->head_known && t->encoded != encoded)
-        return err_set(err, ERR_UPSTREAM, "%s Content-Encoding half-way", encoded ? "begins to use a" : "stops to use its");
+        return err_set(err, ERR_UPSTREAM, "%s Content-Encoding half-way",
+                       encoded ? "begins to use a" : "stops to use its");
     if (encoded && x->parser.head.status == 206)
         return STEP_MORE;
     t->encoded = encoded;

@@ -291,7 +291,8 @@ static int certificate_says(long verify, const char *reason, const char *place, 
     case VERIFY_EXPIRED:
         return err_set(err, ERR_UPSTREAM, "the certificate of %s has expired", place);
     case VERIFY_NOT_YET_VALID:
-        return err_set(err, ERR_UPSTREAM, "the certificate of %s is not valid yet; is this machine's clock right?", place);
+        return err_set(err, ERR_UPSTREAM, "the certificate of %s is not valid yet; is this machine's clock right?",
+                       place);
     case VERIFY_NO_ISSUER:
     case VERIFY_SELF_SIGNED_LEAF:
     case VERIFY_SELF_SIGNED_IN_CHAIN:
@@ -322,7 +323,8 @@ bool tls_explain(CURL *easy, CURLcode rc, const char *reason, const char *place,
     /* Its alerts come while connecting (TLS 1.2) or in place of the answer (TLS 1.3). */
     if (strstr(reason, "alert certificate required") != NULL || strstr(reason, "alert handshake failure") != NULL ||
         strstr(reason, "alert bad certificate") != NULL || strstr(reason, "alert unknown ca") != NULL) {
-        err_set(err, ERR_UPSTREAM, "%s does not take the client certificate, or wants one (cert_file): %s", place, reason);
+        err_set(err, ERR_UPSTREAM, "%s does not take the client certificate, or wants one (cert_file): %s", place,
+                reason);
         return true;
     }
     if (rc == CURLE_SSL_CONNECT_ERROR && strstr(reason, "wrong version number") != NULL) {

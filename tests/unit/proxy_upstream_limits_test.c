@@ -272,9 +272,10 @@ static bool never(struct server *s, int fd, unsigned nth UNUSED, const char *req
     }
     if (strstr(request, "/later") != NULL)
         return server_say(fd, "HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n");
-    snprintf(text, sizeof text,
-             "HTTP/1.1 401 Who\r\nWWW-Authenticate: Bearer realm=\"%s/token\",service=\"x\"\r\nContent-Length: 0\r\n\r\n",
-             s->url);
+    snprintf(
+        text, sizeof text,
+        "HTTP/1.1 401 Who\r\nWWW-Authenticate: Bearer realm=\"%s/token\",service=\"x\"\r\nContent-Length: 0\r\n\r\n",
+        s->url);
     return server_say(fd, text);
 }
 

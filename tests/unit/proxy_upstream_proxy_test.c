@@ -155,7 +155,8 @@ static void test_environment(void **state UNUSED)
 
 static void test_bad(void **state UNUSED)
 {
-    static const char *const bad[] = {"ftp://me:hush@proxy:1", "http://me:hush@", "http://me:hush@proxy:99999", "://hush"};
+    static const char *const bad[] = {"ftp://me:hush@proxy:1", "http://me:hush@", "http://me:hush@proxy:99999",
+                                      "://hush"};
     struct err err = ERR_INIT;
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/upstream_stream.c: every way a transfer breaks and goes on, pausing, dropping, stopping.
+ * long: one set-up, all ways in which an answer can be wrong
  * Cases 10, 11, 72 to 74 (the upstream half of them) and 102.
  */
 #include "base/clock.h"
@@ -390,6 +391,65 @@ static void test_never_whole(void **state UNUSED)
     assert_int_equal(atomic_load(&server.requests), 5);
 }
 
+/* ---- Content-Encoding ---- */
+
+enum again { AGAIN_SAME = 0, AGAIN_PLAIN, AGAIN_FIRST_PLAIN };
+
+/* Breaks its first knob[1] answers; knob[0]: whether the others have the same Content-Encoding. */
+static bool say_encoded(struct server *s, int fd, unsigned nth, const char *request)
+{
+    bool breaks = (int)nth < atomic_load(&s->knob[1]);
+    int how = atomic_load(&s->knob[0]);
+    bool encoded = how == AGAIN_SAME || (how == AGAIN_PLAIN) == (nth == 0);
+    char head[200];
+
+    if (server_range(request) > 0)
+        snprintf(head, sizeof head,
+                 "HTTP/1.1 206 Part\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\nContent-Range: bytes "
+                 "%llu-%llu/%llu\r\n\r\nx",
+                 (unsigned long long)server_range(request), (unsigned long long)server_range(request),
+                 (unsigned long long)s->blob_bytes);
+    else
+        snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\n%sContent-Length: %llu\r\n\r\n",
+                 encoded ? "Content-Encoding: gzip\r\n" : "", (unsigned long long)s->blob_bytes);
+    if (!server_say(fd, head) || server_range(request) > 0)
+        return true;
+    return server_blob(fd, 0, breaks ? (nth + 1) * 10000 : s->blob_bytes) && !breaks;
+}
+
+/* No length is known, no part is asked for, and what was plain does not become encoded half-way, or the other way round. */
+static void test_encoded(void **state UNUSED)
+{
+    struct reader r;
+    bool known;
+    uint64_t bytes;
+
+    for (int breaks = 0; breaks < 3; breaks++) {
+        begin(say_encoded);
+        atomic_store(&server.knob[1], breaks);
+        assert_int_equal(reader_open(&r, 0), 0);
+        assert_int_equal(reader_read(&r, UINT64_MAX), STEP_EOF);
+        assert_int_equal(r.at, BLOB_BYTES);
+        assert_true(upstream_stream_length(r.source, &known, &bytes) && !known);
+        assert_true(upstream_stream_encoded(r.source));
+        assert_int_equal(atomic_load(&server.requests), breaks + 1);
+        reader_close(&r);
+        read_all(5); /* its 206 is not to be used */
+        end(NULL);
+    }
+    begin(say_encoded); /* bytes again and again: not for ever */
+    atomic_store(&server.knob[1], 1000);
+    read_fails(0, ERR_UPSTREAM, 40000);
+    end(NULL);
+    for (int how = AGAIN_PLAIN; how <= AGAIN_FIRST_PLAIN; how++) {
+        begin(say_encoded);
+        atomic_store(&server.knob[0], how);
+        atomic_store(&server.knob[1], 1);
+        read_fails(0, ERR_UPSTREAM, 10000);
+        end(NULL);
+    }
+}
+
 static bool say_not_found(struct server *s UNUSED, int fd, unsigned nth UNUSED, const char *request UNUSED)
 {
     return server_say(fd, "HTTP/1.1 404 No\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>");
@@ -411,6 +471,94 @@ static void test_refusals(void **state UNUSED)
     begin_with(say_too_much, 1005, 5000);
     read_fails(5, ERR_UPSTREAM, 5);
     read_fails(0, ERR_UPSTREAM, 0); /* 206 to a request without Range */
+}
+
+/* ---- wrong sizes ---- */
+
+enum lie { LIE_LARGER = 0, LIE_SMALLER, LIE_NONE_CUT };
+
+static bool lie(struct server *s, int fd, unsigned nth UNUSED, const char *request)
+{
+    uint64_t from = server_range(request);
+    int how = atomic_load(&s->knob[0]);
+    uint64_t said = how == LIE_LARGER ? s->blob_bytes + 1000 : s->blob_bytes - 1000;
+
+    if (from >= s->blob_bytes) {
+        char text[128];
+
+        snprintf(text, sizeof text, "HTTP/1.1 416 No\r\nContent-Range: bytes */%llu\r\nContent-Length: 0\r\n\r\n",
+                 (unsigned long long)s->blob_bytes);
+        return server_say(fd, text);
+    }
+    if (how == LIE_NONE_CUT) /* the end of the connection is the end of the body */
+        return server_say(fd, "HTTP/1.1 200 OK\r\n\r\n") && server_blob(fd, 0, 500000) && false;
+    return server_blob_head(fd, from, said) && server_blob(fd, from, s->blob_bytes) && false;
+}
+
+/* A Content-Length that is too large ends in an error, never in an end; what was announced is all that is taken (and the
+ * digest's to judge), as is a body that only the connection's end delimits. */
+static void test_wrong_lengths(void **state UNUSED)
+{
+    struct reader r;
+
+    begin(lie);
+    read_fails(0, ERR_UPSTREAM, BLOB_BYTES);
+    end(NULL);
+    begin(lie);
+    atomic_store(&server.knob[0], LIE_SMALLER);
+    assert_int_equal(reader_open(&r, 0), 0);
+    assert_int_equal(reader_read(&r, UINT64_MAX), STEP_EOF);
+    assert_int_equal(r.at, BLOB_BYTES - 1000);
+    reader_close(&r);
+    end(NULL);
+    begin(lie);
+    atomic_store(&server.knob[0], LIE_NONE_CUT);
+    assert_int_equal(reader_open(&r, 0), 0);
+    assert_int_equal(reader_read(&r, UINT64_MAX), STEP_EOF);
+    assert_int_equal(r.at, 500000);
+    reader_close(&r);
+}
+
+/* ---- redirected ---- */
+
+static bool moved(struct server *s, int fd, unsigned nth, const char *request)
+{
+    char text[128];
+    int refusals = atomic_load(&s->knob[1]);
+
+    if (strncmp(request, "GET /v2/", 8) == 0)
+        return server_say(fd, "HTTP/1.1 307 There\r\nLocation: /cdn\r\nContent-Length: 0\r\n\r\n");
+    if (server_range(request) == 0 && atomic_fetch_add(&s->knob[2], 1) == 0) /* breaks off once */
+        return server_blob_head(fd, 0, s->blob_bytes) && server_blob(fd, 0, 1000) && false;
+    if (refusals > 0) {
+        atomic_store(&s->knob[1], refusals - 1);
+        snprintf(text, sizeof text, "HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n", atomic_load(&s->knob[0]));
+        return server_say(fd, text);
+    }
+    return say_blob(s, fd, nth, request);
+}
+
+/* Case 54 for blobs: what is refused where a redirect led is looked for once more from the registry, with Range still. */
+static void test_moved_target(void **state UNUSED)
+{
+    static const int statuses[] = {400, 403, 404, 410};
+    struct upstream_counts counts;
+
+    for (size_t i = 0; i < ARRAY_LEN(statuses); i++) {
+        begin(moved);
+        atomic_store(&server.knob[0], statuses[i]);
+        atomic_store(&server.knob[1], 1);
+        read_all(0);
+        upstreams_counts(ups, &counts);
+        assert_int_equal(counts.bytes, BLOB_BYTES);
+        assert_int_equal(atomic_load(&server.requests), 6);
+        end(NULL);
+    }
+    begin(moved);
+    atomic_store(&server.knob[0], 404);
+    atomic_store(&server.knob[1], 9);
+    read_fails(0, ERR_NOTFOUND, 1000);
+    assert_int_equal(atomic_load(&server.requests), 6);
 }
 
 /* ---- pausing ---- */
@@ -565,6 +713,9 @@ int main(void)
         cmocka_unit_test_teardown(test_resume_of_something_else, end),
         cmocka_unit_test_teardown(test_never_whole, end),
         cmocka_unit_test_teardown(test_refusals, end),
+        cmocka_unit_test_teardown(test_encoded, end),
+        cmocka_unit_test_teardown(test_wrong_lengths, end),
+        cmocka_unit_test_teardown(test_moved_target, end),
         cmocka_unit_test_teardown(test_pause, end),
         cmocka_unit_test_teardown(test_idle, end),
         cmocka_unit_test_teardown(test_stall, end),

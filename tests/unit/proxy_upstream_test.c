@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/upstream*.c: registries, calls, redirects, retries, the end. Streams: proxy_upstream_stream_test.c.
+ * long: one set-up, all kinds of answers
  * Cases 30, 35 (Retry-After), 39, 49, 53, 54, 55.
  */
 #include "base/clock.h"
@@ -169,7 +170,7 @@ static void test_statuses(void **state UNUSED)
         {"/status/503/later", ERR_UPSTREAM, 503, 1}, {"/status/400", ERR_UPSTREAM, 400, 1},
         {"/status/501", ERR_UPSTREAM, 501, 1},       {"/status/304", ERR_UPSTREAM, 304, 1},
         {"/status/302", ERR_UPSTREAM, 302, 1},       {"/status/206", ERR_UPSTREAM, 206, 1},
-        {"/status/429", ERR_THROTTLED, 429, 3},           {"/status/500", ERR_UPSTREAM, 500, 3},
+        {"/status/429", ERR_THROTTLED, 429, 3},      {"/status/500", ERR_UPSTREAM, 500, 3},
     };
 
     begin(say_status);
@@ -353,6 +354,132 @@ static void test_redirect_denied(void **state UNUSED)
     assert_null(strstr(result.err.msg, "SECRET"));
 }
 
+/* What goes out on the request line of the second request. */
+#define ODD "/b%2fc%2Fd%2b/../e/./~;=+@:,!$'()*&x?X-Sig=a%2Bb%2f+~%7e%7E&u=%e2%82%AC&&empty=&?again=/?"
+
+static bool signed_url(struct server *s, int fd, unsigned nth, const char *request)
+{
+    char text[1024];
+
+    if (strncmp(request, "GET /absolute", 13) != 0 && strncmp(request, "GET /relative", 13) != 0)
+        return say_ok(s, fd, nth, request);
+    if (strstr(request, "GET /absolute") != NULL)
+        snprintf(text, sizeof text, "HTTP://127.0.0.1:%d%s#fragment", s->port, ODD);
+    else
+        snprintf(text, sizeof text, "/only%%2bpath%%2B?X-Sig=a%%2Bb%%2f+~%%7e");
+    return server_say(fd, "HTTP/1.1 302 Found\r\nSet-Cookie: id=1; Path=/\r\nContent-Length: 0\r\nLocation: ") &&
+           server_say(fd, text) && server_say(fd, "\r\n\r\n");
+}
+
+/* Case 53: a signature covers the bytes of the URL, so not one of them may change; and cookies are nobody's business. */
+static void test_signed_url(void **state UNUSED)
+{
+    begin(signed_url);
+    assert_int_equal(call("/absolute", false, 100), 0);
+    assert_true(strncmp(server.last, "GET " ODD " HTTP/1.1\r\n", strlen("GET " ODD " HTTP/1.1\r\n")) == 0);
+    assert_null(strcasestr(server.last, "\r\nCookie:"));
+    assert_int_equal(call("/relative", false, 100), 0);
+    assert_non_null(strstr(server.last, "GET /only%2bpath%2B?X-Sig=a%2Bb%2f+~%7e HTTP/1.1\r\n"));
+    assert_null(strcasestr(server.last, "\r\nCookie:"));
+    assert_int_equal(call("/v2/", false, 100), 0);
+    assert_null(strcasestr(server.last, "\r\nCookie:"));
+}
+
+static bool expires(struct server *s, int fd, unsigned nth, const char *request)
+{
+    char text[128];
+
+    if (strncmp(request, "GET /v2/", 8) == 0)
+        return server_say(fd, "HTTP/1.1 302 Found\r\nLocation: /cdn?sig=SECRET\r\nContent-Length: 0\r\n\r\n");
+    if (atomic_fetch_add(&s->knob[1], 1) >= atomic_load(&s->knob[2]))
+        return say_ok(s, fd, nth, request);
+    snprintf(text, sizeof text, "HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n", atomic_load(&s->knob[0]));
+    return server_say(fd, text);
+}
+
+/* Case 54: an expired signed URL is asked for anew, once, whatever status it is refused with. */
+static void test_expired(void **state UNUSED)
+{
+    static const struct {
+        int status, times;
+        int code;
+        unsigned requests;
+    } rows[] = {{403, 1, 0, 4},
+                {400, 1, 0, 4},
+                {403, 9, ERR_DENIED, 4},
+                {400, 9, ERR_UPSTREAM, 4},
+                {404, 9, ERR_NOTFOUND, 2},
+                {410, 9, ERR_UPSTREAM, 2}};
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        begin(expires);
+        atomic_store(&server.knob[0], rows[i].status);
+        atomic_store(&server.knob[2], rows[i].times);
+        assert_int_equal(call("/v2/x/manifests/1", false, 100), rows[i].code);
+        assert_int_equal(atomic_load(&server.requests), rows[i].requests);
+        assert_null(strstr(result.err.msg, "SECRET"));
+        end(NULL);
+    }
+}
+
+/* ---- what cannot be reached says why ---- */
+
+static void test_reasons(void **state UNUSED)
+{
+    struct upstreams *other;
+    struct err err = ERR_INIT;
+    static const struct {
+        const char *url;
+        const char *says[3];
+    } rows[] = {
+        {"http://no-such-registry.invalid", {"no-such-registry.invalid", "cannot be found"}},
+        {"http://127.0.0.1:1", {"cannot connect to 127.0.0.1:1", "Connection refused"}},
+    };
+
+    begin(say_ok);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        unsigned ends = result.ends;
+
+        assert_int_equal(upstreams_new(&(struct upstreams_options){.tries = 1}, &other, &err), 0);
+        assert_int_equal(upstreams_add(other, &(struct upstream_def){.name = "x", .url = rows[i].url}, &err), 0);
+        assert_int_equal(upstreams_start(other, &err), 0);
+        struct upstream_request req = {.up = upstream_default(other), .path = "/v2/", .limit_bytes = 10};
+        assert_int_equal(upstream_call(other, &req, on_done, &result, &err), 0);
+        assert_int_equal(wait_for(&result, ends + 1), ERR_UPSTREAM);
+        for (size_t k = 0; rows[i].says[k] != NULL; k++)
+            if (strstr(result.err.msg, rows[i].says[k]) == NULL)
+                fail_msg("no \"%s\" in: %s", rows[i].says[k], result.err.msg);
+        upstreams_stop(other);
+        upstreams_free(other);
+    }
+}
+
+/* ---- Content-Encoding ---- */
+
+static bool say_encoded(struct server *s UNUSED, int fd, unsigned nth UNUSED, const char *request)
+{
+    if (strstr(request, "/identity") != NULL)
+        return server_say(fd, "HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello");
+    return server_say(fd, "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n") &&
+           (strncmp(request, "HEAD", 4) == 0 || server_say(fd, "bytes"));
+}
+
+/* Case 84: told, not undone: the length counts other bytes then, also that of a HEAD. */
+static void test_encoded(void **state UNUSED)
+{
+    begin(say_encoded);
+    assert_int_equal(call("/v2/x/manifests/1", false, 100), 0);
+    assert_string_equal(result.answer.head.content_encoding, "gzip");
+    assert_false(result.answer.head.has_length);
+    assert_string_equal(result.answer.body.data, "bytes");
+    assert_int_equal(call("/v2/x/manifests/1", true, 100), 0);
+    assert_string_equal(result.answer.head.content_encoding, "gzip");
+    assert_false(result.answer.head.has_length);
+    assert_int_equal(call("/identity", false, 100), 0);
+    assert_null(result.answer.head.content_encoding);
+    assert_true(result.answer.head.has_length);
+}
+
 /* ---- registries ---- */
 
 static void test_registries(void **state UNUSED)
@@ -473,7 +600,9 @@ int main(void)
         cmocka_unit_test_teardown(test_statuses, end),        cmocka_unit_test_teardown(test_retry, end),
         cmocka_unit_test_teardown(test_limits, end),          cmocka_unit_test_teardown(test_stall, end),
         cmocka_unit_test_teardown(test_refused, end),         cmocka_unit_test_teardown(test_redirects, end),
-        cmocka_unit_test_teardown(test_redirect_denied, end), cmocka_unit_test_teardown(test_registries, end),
+        cmocka_unit_test_teardown(test_redirect_denied, end), cmocka_unit_test_teardown(test_signed_url, end),
+        cmocka_unit_test_teardown(test_expired, end),         cmocka_unit_test_teardown(test_reasons, end),
+        cmocka_unit_test_teardown(test_encoded, end),         cmocka_unit_test_teardown(test_registries, end),
         cmocka_unit_test_teardown(test_bad_requests, end),    cmocka_unit_test_teardown(test_offline, end),
         cmocka_unit_test_teardown(test_stop_with_calls, end), cmocka_unit_test_teardown(test_stop_unstarted, end),
     };
