@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "oci/oci.h"
+#include "proxy/upstream_account.h"
+#include "proxy/upstream_realm.h"
 
 #include <signal.h>
 #include <strings.h>
@@ -28,6 +30,10 @@ static void upstream_free(struct upstream *up)
     for (size_t i = 0; i < up->alias_count; i++)
         free(up->aliases[i]);
     free(up->aliases);
+    for (char **realm = up->token_realms; realm != NULL && *realm != NULL; realm++)
+        free(*realm);
+    free(up->token_realms);
+    account_free(up->account);
     free(up->name);
     free(up->url);
     turns_free(up->turns);
@@ -125,6 +131,25 @@ static int set_way(struct upstream *up, const struct upstream_def *def, struct e
     return 0;
 }
 
+/* Who may see the credentials, and where they are. */
+static int copy_credentials(struct upstream *up, const struct upstreams *ups, const struct upstream_def *def,
+                            struct err *err)
+{
+    size_t count = 0;
+
+    while (def->token_realms != NULL && def->token_realms[count] != NULL)
+        count++;
+    up->token_realms = calloc(count + 1, sizeof(char *));
+    if (up->token_realms == NULL)
+        return err_nomem(err, (count + 1) * sizeof(char *));
+    for (size_t i = 0; i < count; i++) {
+        if (realm_listable(def->url, def->token_realms[i], err) < 0)
+            return err_wrap(err, "upstream %s", def->name);
+        TRY(str_dup(def->token_realms[i], &up->token_realms[i], err));
+    }
+    return account_new(def, ups->auth_file, ups->multi, &up->account, err);
+}
+
 int upstreams_add(struct upstreams *ups, const struct upstream_def *def, struct err *err)
 {
     CLEANUP(upstream_cleanup) struct upstream *up = NULL;
@@ -148,6 +173,7 @@ int upstreams_add(struct upstreams *ups, const struct upstream_def *def, struct 
         up->url[len - 1] = '\0';
     TRY(copy_aliases(up, ups, def->aliases, err));
     TRY(set_way(up, def, err));
+    TRY(copy_credentials(up, ups, def, err));
 
     list = realloc(ups->list, (ups->count + 1) * sizeof(struct upstream *));
     if (list == NULL)
@@ -224,6 +250,7 @@ int upstreams_new(const struct upstreams_options *opt, struct upstreams **out, s
     REQUIRE(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK);
     TRY(str_dup(opt->user_agent != NULL ? opt->user_agent : "recask", &ups->user_agent, err));
     TRY(http_proxy_env_new(&ups->proxy_env, err));
+    TRY(str_dup(opt->auth_file, &ups->auth_file, err));
     ups->multi = curl_multi_init();
     if (ups->multi == NULL)
         return err_nomem(err, 1);
@@ -260,10 +287,12 @@ void upstreams_stop(struct upstreams *ups)
         curl_multi_wakeup(ups->multi);
         REQUIRE(pthread_join(ups->thread, NULL) == 0);
         ups->running = false;
-        return;
+    } else {
+        /* Never started: the engine finds `stopping` set, ends what waits and returns. */
+        upstream_engine_main(ups);
     }
-    /* Never started: the engine finds `stopping` set, ends what waits and returns. */
-    upstream_engine_main(ups);
+    for (size_t i = 0; i < ups->count; i++)
+        account_stop(ups->list[i]->account);
 }
 
 void upstreams_free(struct upstreams *ups)
@@ -279,6 +308,7 @@ void upstreams_free(struct upstreams *ups)
         upstream_free(ups->list[i]);
     free(ups->list);
     http_proxy_env_free(ups->proxy_env);
+    free(ups->auth_file);
     free(ups->user_agent);
     lock_release(&ups->lock);
     ups->magic = 0;
@@ -344,7 +374,8 @@ static void exchange_prepare(struct exchange *x, const struct exchange_ops *ops,
 
 static int make_label(struct exchange *x, struct err *err)
 {
-    return str_printf(&x->label, err, "%s %.*s", x->head_only ? "HEAD" : "GET", (int)strcspn(x->url, "?"), x->url);
+    return str_printf(&x->label, err, "%s %.*s", x->head_only ? "HEAD" : x->form != NULL ? "POST" : "GET",
+                      (int)strcspn(x->url, "?"), x->url);
 }
 
 int exchange_init(struct exchange *x, const struct exchange_ops *ops, struct upstreams *ups,

@@ -98,6 +98,7 @@ void *upstream_engine_main(void *upstreams)
 
         check_multi(curl_multi_perform(ups->multi, &running), "perform");
         read_results(ups);
+        tokens_go_on(ups);
         check_multi(curl_multi_poll(ups->multi, NULL, 0, run_timers(ups), NULL), "poll");
     }
     while (ups->active != NULL)

@@ -41,9 +41,9 @@ static int head_arrived(struct exchange *x, struct err *err)
     int status = x->parser.head.status;
     int rc;
 
+    token_answered(x);
     if (status < 200 || status > 299)
         return 0;
-    token_accepted(x);
     rc = x->ops->head(x, err);
     x->accepted = rc == 0;
     x->start_over = rc > 0;
@@ -126,7 +126,9 @@ static int request_headers(struct exchange *x, struct curl_slist **list, struct 
         TRY(add_header(list, err, range));
     }
     x->token_serial = 0;
-    return x->scope != NULL && exchange_at_home(x) ? token_header(x, list, err) : 0;
+    if (!exchange_at_home(x))
+        return 0;
+    return x->ops->headers != NULL ? x->ops->headers(x, list, err) : x->scope != NULL ? token_header(x, list, err) : 0;
 }
 
 static int configure(struct exchange *x, struct err *err)
@@ -145,6 +147,8 @@ static int configure(struct exchange *x, struct err *err)
     SET(CURLOPT_PATH_AS_IS, 1L);
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_NOBODY, x->head_only ? 1L : 0L);
+    if (x->form != NULL)
+        SET(CURLOPT_POSTFIELDS, x->form);
     SET(CURLOPT_HTTPHEADER, x->headers);
     SET(CURLOPT_USERAGENT, x->ups->user_agent);
     SET(CURLOPT_NOSIGNAL, 1L);

@@ -14,6 +14,7 @@
  *   U7  a client certificate is shown, and `insecure` holds, at the origin of an exchange's own URL alone (the registry, its
  *       token service), never where a redirect led
  *   U8  an exchange holds a turn while it is RUNNING and at no other time; who waits for a token holds none
+ *   U9  credentials of which nothing is known yet are tried by one request at a time
  */
 #pragma once
 
@@ -50,11 +51,14 @@ struct upstream {
     struct turns *turns;
     struct tls_files *tls;
     struct http_proxy *http_proxy; /* NULL: as the environment says */
+    struct account *account; /* NULL: without credentials. The upstream thread's, though the rest is constant */
+    char **token_realms;     /* NULL-terminated or NULL */
 };
 
 struct upstreams {
     uint32_t magic;
     char *user_agent;
+    char *auth_file; /* NULL: none */
     int connect_ms, stall_ms, request_ms, blob_ms;
     unsigned tries;
     struct http_proxy_env *proxy_env;
@@ -101,6 +105,8 @@ struct head_parser {
 
 struct exchange_ops {
     int64_t backoff_ms; /* before the second try; doubles */
+    /* Adds headers to a request to the origin of x->url (U5). NULL: the upstream's token. */
+    int (*headers)(struct exchange *x, struct curl_slist **list, struct err *err);
     /* The head of a 2xx answer is there. 0, < 0 to fail for good, or STEP_MORE: start over without Range. */
     int (*head)(struct exchange *x, struct err *err);
     /* Body bytes of a 2xx answer: 0 when taken, STEP_WAIT when none of them fits (the transfer pauses), < 0. */
@@ -147,6 +153,7 @@ struct exchange {
     bool head_only;
     enum exchange_kind kind;
     const struct upstream *up;
+    const char *form; /* a body to POST, borrowed; NULL: none. Secret */
     char *scope; /* "repository:library/alpine:pull"; NULL: never with a token */
 
     /* under ups->lock */
@@ -196,6 +203,7 @@ struct exchange {
     uint64_t token_serial; /* of the token that this try was sent with, 0: without */
     unsigned refusals;     /* 401s since the last success */
     bool token_asked;      /* a 401 has led to a fetch since then */
+    struct token *probes;  /* it is this one's prober */
 };
 
 /* upstream.c */
@@ -275,8 +283,9 @@ MUST_CHECK int token_want(struct exchange *x, struct err *err);
 MUST_CHECK int token_header(struct exchange *x, struct curl_slist **list, struct err *err);
 /* The registry itself has answered 401. 0: worth another try. ERR_DENIED, ERR_NOMEM. */
 MUST_CHECK int token_refused(struct exchange *x, struct err *err);
-void token_accepted(struct exchange *x); /* ... has answered 2xx */
+void token_answered(struct exchange *x); /* the head of an answer is there, whoever sent it */
 void token_leave(struct exchange *x);    /* x ends: it waits for no token any more */
+void tokens_go_on(struct upstreams *ups); /* with the credentials that have been read since */
 void tokens_release(struct upstreams *ups);
 
 /* upstream_head.c */

@@ -11,7 +11,9 @@
 #define REALM_SHOWN_BYTES 200 /* of a realm, in a message */
 
 struct place {
-    char *scheme, *host, *port;
+    char *scheme, *host, *port, *path;
+    bool has_query; /* or a fragment */
+    bool has_dots;  /* its path has segments that begin with one; libcurl takes "." and ".." out of `path` */
 };
 
 static void place_release(struct place *p)
@@ -19,6 +21,7 @@ static void place_release(struct place *p)
     curl_free(p->scheme);
     curl_free(p->host);
     curl_free(p->port);
+    curl_free(p->path);
 }
 
 /* libcurl also takes "https:/host" and "https:///host", where others see a path. */
@@ -36,10 +39,14 @@ static bool place_parse(const char *url, struct place *out)
     char *user = NULL;
     bool ok;
 
+    out->has_query = strpbrk(url, "?#") != NULL;
+    out->has_dots = memmem(url, strcspn(url, "?#"), "/.", 2) != NULL;
+
     ok = has_two_slashes(url) && u != NULL && curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
          curl_url_get(u, CURLUPART_SCHEME, &out->scheme, 0) == CURLUE_OK &&
          curl_url_get(u, CURLUPART_HOST, &out->host, 0) == CURLUE_OK &&
          curl_url_get(u, CURLUPART_PORT, &out->port, CURLU_DEFAULT_PORT) == CURLUE_OK &&
+         curl_url_get(u, CURLUPART_PATH, &out->path, 0) == CURLUE_OK &&
          curl_url_get(u, CURLUPART_USER, &user, 0) == CURLUE_NO_USER &&
          (strcasecmp(out->scheme, "http") == 0 || strcasecmp(out->scheme, "https") == 0);
     curl_free(user);
@@ -103,12 +110,15 @@ static const char *domain_of(const char *host)
     return two != NULL && is_shared_suffix(two) ? last_labels(host, 3) : two;
 }
 
+static bool is_https(const struct place *p)
+{
+    return strcasecmp(p->scheme, "https") == 0;
+}
+
 static bool belongs(const struct place *upstream, const struct place *realm)
 {
     const char *theirs, *ours;
 
-    if (strcasecmp(upstream->scheme, "https") == 0 && strcasecmp(realm->scheme, "https") != 0)
-        return false;
     if (strcasecmp(upstream->host, realm->host) == 0)
         return true;
     ours = domain_of(upstream->host);
@@ -116,19 +126,68 @@ static bool belongs(const struct place *upstream, const struct place *realm)
     return ours != NULL && theirs != NULL && strcasecmp(ours, theirs) == 0;
 }
 
-/* ---- both questions ----------------------------------------------------------------------------------------------- */
+/* ---- the list ----------------------------------------------------------------------------------------------------- */
 
-int realm_check(const char *upstream_name, const char *upstream_url, const char *realm, struct err *err)
+static bool same_origin(const struct place *a, const struct place *b)
+{
+    return strcasecmp(a->scheme, b->scheme) == 0 && strcasecmp(a->host, b->host) == 0 && strcmp(a->port, b->port) == 0;
+}
+
+/* The request carries the path as it was written: no server may see another one in it than we do. */
+static bool is_plain(const struct place *p)
+{
+    return !p->has_dots && strcasestr(p->path, "%2e") == NULL && strcasestr(p->path, "%2f") == NULL &&
+           strcasestr(p->path, "%5c") == NULL && strchr(p->path, '\\') == NULL;
+}
+
+static bool is_below(const char *path, const char *top)
+{
+    size_t len = strlen(top);
+
+    while (len > 0 && top[len - 1] == '/')
+        len--;
+    return strncmp(path, top, len) == 0 && (path[len] == '\0' || path[len] == '/');
+}
+
+static bool is_listed(const char *const *listed, const struct place *realm)
+{
+    for (; listed != NULL && *listed != NULL; listed++) {
+        CLEANUP(place_release) struct place one = {.host = NULL};
+
+        if (place_parse(*listed, &one) && same_origin(&one, realm) && is_below(realm->path, one.path) &&
+            is_plain(realm))
+            return true;
+    }
+    return false;
+}
+
+/* ---- the questions ------------------------------------------------------------------------------------------------ */
+
+int realm_check(const char *upstream_name, const char *upstream_url, const char *const *listed, const char *realm,
+                struct err *err)
 {
     CLEANUP(place_release) struct place up = {.host = NULL};
     CLEANUP(place_release) struct place to = {.host = NULL};
     size_t shown = strcspn(realm, "?#");
 
     /* A user before an "@" would be a way to show one host and mean another, and place_parse() knows none. */
-    if (place_parse(upstream_url, &up) && place_parse(realm, &to) && belongs(&up, &to))
+    if (place_parse(upstream_url, &up) && place_parse(realm, &to) && (is_https(&to) || !is_https(&up)) &&
+        (belongs(&up, &to) || is_listed(listed, &to)))
         return 0;
     return err_set(err, ERR_DENIED, "upstream %s names a token service that is not its own: \"%.*s\"", upstream_name,
                    (int)(shown < REALM_SHOWN_BYTES ? shown : REALM_SHOWN_BYTES), realm);
+}
+
+int realm_listable(const char *upstream_url, const char *url, struct err *err)
+{
+    CLEANUP(place_release) struct place up = {.host = NULL};
+    CLEANUP(place_release) struct place one = {.host = NULL};
+
+    if (!place_parse(url, &one) || one.has_query || !is_plain(&one))
+        return err_set(err, ERR_USAGE, "a token realm is an http(s) URL without user, query and escapes");
+    if (!place_parse(upstream_url, &up) || (is_https(&up) && !is_https(&one)))
+        return err_set(err, ERR_USAGE, "the token realm %s is not https, as its upstream is", url);
+    return 0;
 }
 
 bool realm_same_origin(const char *a, const char *b)
@@ -136,6 +195,5 @@ bool realm_same_origin(const char *a, const char *b)
     CLEANUP(place_release) struct place one = {.host = NULL};
     CLEANUP(place_release) struct place other = {.host = NULL};
 
-    return place_parse(a, &one) && place_parse(b, &other) && strcasecmp(one.scheme, other.scheme) == 0 &&
-           strcasecmp(one.host, other.host) == 0 && strcmp(one.port, other.port) == 0;
+    return place_parse(a, &one) && place_parse(b, &other) && same_origin(&one, &other);
 }

@@ -1,192 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/upstream_token.c - the token dance: 401 with a Bearer challenge, a token from the service that it names, the request
- * again with the token, and later requests of the repository with it at once.
+ * again with the token, and later requests of the repository with it at once. And Basic, which is a token that needs no
+ * service.
  *
  * A token is kept per (upstream, "repository:NAME:pull"), never wider: with another repository's token Docker Hub answers 401
  * (case 60). The scope is ours and not the challenge's, so that no registry can have us ask for more than we need; the
  * challenge gives the realm, which realm_check() allows or not, and the service.
  *
- * A fetch is an exchange of its own, with the time limits and tries of all others (U6: one per token; those who want the
- * token meanwhile wait for it as its askers). Its end only marks the askers: exchange_tick() sends them on, so that no
- * exchange ends inside another's end. A fetch goes on when its askers have gone; the next one will want the token.
+ * An upstream with an account has its credentials read first, elsewhere (upstream_account.c); then a fetch, an exchange of its
+ * own with the time limits and tries of all others, brings the token (U6: one per token; those who want the token meanwhile
+ * wait for it as its askers). The end of either only marks the askers: exchange_tick() sends them on, so that no exchange ends
+ * inside another's end. Both go on when their askers have gone; the next one will want the token.
+ *
+ * With Basic the registry itself is the judge of the credentials, and fifty requests at once would be fifty wrong passwords:
+ * until an answer has shown that they are good, one exchange, the prober, is sent with them, and the others wait as askers
+ * (U9). A prober without a verdict passes the task on.
  *
  * A failed fetch forgets the token and its realm. The next request goes without and gets the registry's current challenge:
- * a registry may have stopped to ask for tokens or moved its service.
+ * a registry may have stopped to ask for tokens or moved its service. After a refusal the token stays, without a value, for as
+ * long as account_check() knows of it: what would be asked is known, and so is the answer.
  */
-#include "proxy/upstream_internal.h"
+#include "proxy/upstream_token_internal.h"
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "oci/token.h"
 #include "proxy/auth_challenge.h"
 #include "proxy/upstream_realm.h"
 
 #include <inttypes.h>
 
-#define BACKOFF_FIRST_MS 100 /* like calls: someone waits */
-#define SKEW_MAX_MS 10000    /* a token is renewed so long before its end, or a tenth of its life */
-
-struct token {
-    struct token *next;
-    const struct upstream *up;
-    char *scope;
-    char *realm, *service; /* of the last challenge; never NULL in the list */
-    struct secret value;   /* not set: to be fetched */
-    uint64_t serial;       /* of the value; no two values of any tokens have the same */
-    int64_t refresh_ms, expires_ms;
-    struct fetch *fetch;     /* NULL: none is running */
-    struct exchange *askers; /* not empty only while a fetch runs */
-};
-
-struct fetch {
-    struct exchange x; /* first */
-    struct token *token;
-    struct buf body;
-    struct oci_token got;
-    int64_t started_ms;
-};
+#define SKEW_MAX_MS 10000      /* a token is renewed so long before its end, or a tenth of its life */
+#define BASIC_REFRESH_MS 60000 /* a password file may have changed */
+#define BASIC_LIFE_MS 120000   /* ... or be in the middle of that */
+#define BASIC_SCOPE ""
 
 /* ---- the tokens --------------------------------------------------------------------------------------------------- */
 
-static void token_free(struct token *t)
+/* What x is sent with: its repository's token, else the registry's Basic. NULL: neither is known. */
+static struct token *wanted(const struct exchange *x)
 {
-    if (t == NULL)
-        return;
-    REQUIRE(t->fetch == NULL && t->askers == NULL);
-    secret_release(&t->value);
-    free(t->scope);
-    free(t->realm);
-    free(t->service);
-    free(t);
+    struct token *t = x->scope != NULL ? token_find(x->ups, x->up, x->scope) : NULL;
+
+    return t != NULL || x->scope == NULL || x->up->account == NULL ? t : token_find(x->ups, x->up, BASIC_SCOPE);
 }
 
-static void token_cleanup(struct token **t)
+static bool has_value(const struct token *t)
 {
-    token_free(*t);
-    *t = NULL;
+    return secret_is_set(&t->value) && clock_mono_ms() < t->expires_ms;
 }
 
-static void forget(struct upstreams *ups, struct token *t)
-{
-    struct token **p = &ups->tokens;
-
-    while (*p != t)
-        p = &(*p)->next;
-    *p = t->next;
-    ups->token_count--;
-    token_free(t);
-}
-
-/* The last one used first, so that those in use are found at once and those that nobody uses are at the end. */
-static struct token *find(struct upstreams *ups, const struct upstream *up, const char *scope)
-{
-    for (struct token **p = &ups->tokens; *p != NULL; p = &(*p)->next) {
-        struct token *t = *p;
-
-        if (t->up != up || strcmp(t->scope, scope) != 0)
-            continue;
-        *p = t->next;
-        t->next = ups->tokens;
-        ups->tokens = t;
-        return t;
-    }
-    return NULL;
-}
-
-static void make_room(struct upstreams *ups)
-{
-    struct token *oldest = NULL;
-
-    if (ups->token_count < UPSTREAM_TOKENS_MAX)
-        return;
-    for (struct token *t = ups->tokens; t != NULL; t = t->next)
-        if (t->fetch == NULL)
-            oldest = t;
-    if (oldest != NULL) /* else as many fetches run as there are exchanges, which someone else limits */
-        forget(ups, oldest);
-}
-
-static int get(struct exchange *x, struct token **out, struct err *err)
-{
-    CLEANUP(token_cleanup) struct token *t = NULL;
-    struct upstreams *ups = x->ups;
-
-    *out = find(ups, x->up, x->scope);
-    if (*out != NULL)
-        return 0;
-    t = calloc(1, sizeof *t);
-    if (t == NULL)
-        return err_nomem(err, sizeof *t);
-    t->up = x->up;
-    TRY(str_dup(x->scope, &t->scope, err));
-    make_room(ups);
-    t->next = ups->tokens;
-    ups->tokens = t;
-    ups->token_count++;
-    *out = steal(&t);
-    return 0;
-}
-
-void tokens_release(struct upstreams *ups)
-{
-    while (ups->tokens != NULL)
-        forget(ups, ups->tokens);
-}
-
-static void take_value(struct upstreams *ups, struct token *t, struct fetch *f)
-{
-    int64_t life_ms = f->got.lifetime_s * 1000;
-    int64_t skew_ms = life_ms / 10 < SKEW_MAX_MS ? life_ms / 10 : SKEW_MAX_MS;
-
-    secret_move(&t->value, &f->got.token);
-    t->serial = ++ups->token_serial;
-    t->expires_ms = f->started_ms + life_ms;
-    t->refresh_ms = t->expires_ms - skew_ms;
-    log_event(LOG_DEBUG, "upstream.token", "upstream=%s scope=%s lifetime_s=%" PRId64, log_quote(t->up->name).s,
-              t->scope, f->got.lifetime_s);
-}
-
-/* ---- a fetch ------------------------------------------------------------------------------------------------------ */
-
-static int fetch_head(struct exchange *x, struct err *err)
-{
-    struct fetch *f = (struct fetch *)x;
-    const struct upstream_head *h = &x->parser.head;
-
-    if (h->status == 206)
-        return err_set(err, ERR_UPSTREAM, "a partial answer");
-    if (h->has_length && h->length_bytes > f->body.limit_bytes)
-        return err_set(err, ERR_LIMIT, "an answer of %" PRIu64 " bytes", h->length_bytes);
-    buf_reset(&f->body);
-    return 0;
-}
-
-static int fetch_body(struct exchange *x, const void *data, size_t len, struct err *err)
-{
-    struct fetch *f = (struct fetch *)x;
-
-    return buf_add(&f->body, data, len, err);
-}
-
-static int fetch_complete(struct exchange *x, struct err *err)
-{
-    struct fetch *f = (struct fetch *)x;
-
-    if (oci_token_parse(f->body.data != NULL ? f->body.data : "", f->body.len, clock_wall_s(), &f->got, err) < 0)
-        return err_wrap(err, "%s", x->label);
-    return 0;
-}
-
-static int fetch_refused(struct exchange *x UNUSED)
-{
-    return STEP_MORE;
-}
-
-/* Each hop has to belong to the upstream, or the first one could be the way to anywhere. */
-static int fetch_redirected(struct exchange *x, const char *to, struct err *err)
-{
-    return realm_check(x->up->name, x->up->url, to, err);
-}
+/* ---- askers and probers ------------------------------------------------------------------------------------------- */
 
 /* What to tell those who asked for an image: that its token service knows no such page is not that there is no image, and
  * that its reply is no JSON not that they sent something wrong. */
@@ -215,106 +78,6 @@ static enum err_code code_for_askers(int code)
     return (enum err_code)code;
 }
 
-/* Marks the askers; exchange_tick() does the rest. */
-static void answer_askers(struct token *t, const struct err *err, int retry_after_s)
-{
-    while (t->askers != NULL) {
-        struct exchange *x = t->askers;
-
-        token_leave(x);
-        if (err->code == 0)
-            continue;
-        err_clear(&x->fatal);
-        err_set(&x->fatal, code_for_askers(err->code), "upstream %s, no token for %s: %s", t->up->name, t->scope,
-                err->msg);
-        x->parser.head.retry_after_s = retry_after_s;
-    }
-}
-
-static void fetch_end(struct exchange *x, const struct err *err)
-{
-    struct fetch *f = (struct fetch *)x;
-    struct token *t = f->token;
-    bool usable = secret_is_set(&t->value) && clock_mono_ms() < t->expires_ms;
-    struct err none = ERR_INIT;
-
-    t->fetch = NULL;
-    if (err->code == 0) {
-        take_value(x->ups, t, f);
-        answer_askers(t, &none, -1);
-    } else if (usable) {
-        t->refresh_ms = t->expires_ms; /* the renewal came early; the old one will do until its end */
-        answer_askers(t, &none, -1);
-    } else {
-        answer_askers(t, err, x->parser.head.retry_after_s);
-        forget(x->ups, t);
-    }
-}
-
-static void fetch_free(struct exchange *x)
-{
-    struct fetch *f = (struct fetch *)x;
-
-    secret_wipe(f->body.data, f->body.cap);
-    buf_release(&f->body);
-    oci_token_release(&f->got);
-    free(f);
-}
-
-static const struct exchange_ops fetch_ops = {
-    .backoff_ms = BACKOFF_FIRST_MS,
-    .head = fetch_head,
-    .body = fetch_body,
-    .complete = fetch_complete,
-    .refused = fetch_refused,
-    .redirected = fetch_redirected,
-    .end = fetch_end,
-    .free = fetch_free,
-};
-
-/* The realm may have a query of its own. */
-static int fetch_url(const struct token *t, char **out, struct err *err)
-{
-    int len = (int)strcspn(t->realm, "#");
-    char *service = curl_easy_escape(NULL, t->service, 0);
-    char *scope = curl_easy_escape(NULL, t->scope, 0);
-    int rc;
-
-    if (service == NULL || scope == NULL)
-        rc = err_nomem(err, strlen(t->service) + strlen(t->scope));
-    else
-        rc = str_printf(out, err, "%.*s%c%s%s%sscope=%s", len, t->realm, memchr(t->realm, '?', (size_t)len) ? '&' : '?',
-                        service[0] != '\0' ? "service=" : "", service, service[0] != '\0' ? "&" : "", scope);
-    curl_free(service);
-    curl_free(scope);
-    return rc;
-}
-
-/* May have ended, well or badly, when it returns. */
-static int fetch_start(struct upstreams *ups, struct token *t, struct err *err)
-{
-    CLEANUP(free_ptr) char *url = NULL;
-    struct fetch *f;
-    int rc;
-
-    TRY(fetch_url(t, &url, err));
-    f = calloc(1, sizeof *f);
-    if (f == NULL)
-        return err_nomem(err, sizeof *f);
-    buf_init(&f->body, OCI_TOKEN_REPLY_MAX_BYTES);
-    f->token = t;
-    f->started_ms = clock_mono_ms();
-    rc = exchange_init_url(&f->x, &fetch_ops, ups, t->up, &url, err);
-    if (rc == 0) {
-        t->fetch = f;
-        exchange_begin(&f->x);
-    }
-    exchange_unref(&f->x);
-    return rc;
-}
-
-/* ---- for the exchanges -------------------------------------------------------------------------------------------- */
-
 static void ask(struct exchange *x, struct token *t)
 {
     x->awaited = t;
@@ -325,7 +88,8 @@ static void ask(struct exchange *x, struct token *t)
     t->askers = x;
 }
 
-void token_leave(struct exchange *x)
+/* x waits no more; exchange_tick() does the rest. */
+static void leave(struct exchange *x)
 {
     if (x->awaited == NULL)
         return;
@@ -335,34 +99,286 @@ void token_leave(struct exchange *x)
     x->awaited = NULL;
 }
 
+static void turn_away(struct exchange *x, const struct token *t, const struct err *why, int retry_after_s)
+{
+    leave(x);
+    err_clear(&x->fatal);
+    if (t->basic)
+        err_set(&x->fatal, code_for_askers(why->code), "%s", why->msg);
+    else
+        err_set(&x->fatal, code_for_askers(why->code), "upstream %s, no token for %s: %s", t->up->name, t->scope,
+                why->msg);
+    x->parser.head.retry_after_s = retry_after_s;
+}
+
+static void turn_all_away(struct token *t, const struct err *why, int retry_after_s)
+{
+    while (t->askers != NULL)
+        turn_away(t->askers, t, why, retry_after_s);
+}
+
+static void probe(struct exchange *x, struct token *t)
+{
+    t->prober = x;
+    x->probes = t;
+}
+
+/* There is a value: on they go, but for U9 and for those whose scope is known to be refused. */
+static void serve_askers(struct token *t)
+{
+    while (t->askers != NULL) {
+        struct exchange *x = t->askers;
+        struct err why = ERR_INIT;
+
+        if (t->basic && account_check(t->up->account, &t->id.digest, x->scope, &why) < 0) {
+            turn_away(x, t, &why, -1);
+            continue;
+        }
+        if (t->basic && !account_proven(t->up->account, &t->id.digest)) {
+            if (t->prober != NULL)
+                return;
+            probe(x, t);
+        }
+        leave(x);
+    }
+}
+
+/* The task is someone else's, if there is a value to try; else x is about to see to another one. */
+static void stop_probing(struct exchange *x)
+{
+    struct token *t = x->probes;
+
+    if (t == NULL)
+        return;
+    t->prober = NULL;
+    x->probes = NULL;
+    if (secret_is_set(&t->value) && !token_is_busy(t))
+        serve_askers(t);
+}
+
+void token_leave(struct exchange *x)
+{
+    leave(x);
+    stop_probing(x);
+}
+
+/* ---- getting a value ---------------------------------------------------------------------------------------------- */
+
+static void take_value(struct upstreams *ups, struct token *t, const struct fetch_result *r)
+{
+    int64_t life_ms = r->got->lifetime_s * 1000;
+    int64_t skew_ms = life_ms / 10 < SKEW_MAX_MS ? life_ms / 10 : SKEW_MAX_MS;
+
+    secret_move(&t->value, &r->got->token);
+    t->serial = ++ups->token_serial;
+    t->refused_ms = 0;
+    t->expires_ms = r->started_ms + life_ms;
+    t->refresh_ms = t->expires_ms - skew_ms;
+    log_event(LOG_DEBUG, "upstream.token", "upstream=%s scope=%s lifetime_s=%" PRId64, log_quote(t->up->name).s,
+              t->scope, r->got->lifetime_s);
+}
+
+/* No value could be had. A renewal comes early: the old one will do until its end. */
+static void fail(struct upstreams *ups, struct token *t, const struct err *err, int retry_after_s)
+{
+    if (has_value(t)) {
+        t->refresh_ms = t->expires_ms;
+        serve_askers(t);
+        return;
+    }
+    turn_all_away(t, err, retry_after_s);
+    secret_release(&t->value);
+    if (token_is_idle(t))
+        token_forget(ups, t);
+}
+
+/* Those who ask are told at once, for a while. */
+static void fail_refused(struct upstreams *ups, struct token *t, const struct err *err)
+{
+    if (has_value(t)) {
+        fail(ups, t, err, -1);
+        return;
+    }
+    secret_release(&t->value);
+    if (t->refused_ms == 0)
+        t->refused_ms = clock_mono_ms();
+    turn_all_away(t, err, -1);
+}
+
+static int obtain(struct upstreams *ups, struct token *t, struct err *err)
+{
+    if (t->up->account == NULL)
+        return fetch_start(ups, t, NULL, err);
+    TRY(account_read(t->up->account, err));
+    t->reading = true;
+    return 0;
+}
+
+static int use_basic(struct upstreams *ups, struct token *t, const struct credential *c, struct err *err)
+{
+    if (!secret_is_set(&c->is.password))
+        return err_set(err, ERR_DENIED, "upstream %s wants a password, and there is %s for it", t->up->name,
+                       secret_is_set(&c->is.identity) ? "an identity token only" : "none");
+    TRY(oci_credentials_basic(&c->is, &t->value, err));
+    t->id = c->id;
+    t->serial = ++ups->token_serial;
+    t->refused_ms = 0;
+    t->refresh_ms = clock_mono_ms() + BASIC_REFRESH_MS;
+    t->expires_ms = clock_mono_ms() + BASIC_LIFE_MS;
+    serve_askers(t);
+    return 0;
+}
+
+/* U9 for token services: a fetch of this upstream is running. */
+static bool is_probed(const struct upstreams *ups, const struct upstream *up)
+{
+    for (const struct token *t = ups->tokens; t != NULL; t = t->next)
+        if (t->up == up && t->fetch != NULL)
+            return true;
+    return false;
+}
+
+static int queue(struct token *t)
+{
+    t->queued = true;
+    return 0;
+}
+
+/* The credentials have been read. */
+static void go_on(struct upstreams *ups, struct token *t)
+{
+    struct account *a = t->up->account;
+    struct err err = ERR_INIT;
+    const struct credential *c = account_credential(a, &err);
+    bool anonymous = c != NULL && oci_credentials_anonymous(&c->is);
+    int rc;
+
+    if (c == NULL) {
+        fail(ups, t, &err, -1);
+        return;
+    }
+    if (!anonymous && account_check(a, &c->id.digest, t->scope, &err) < 0) {
+        fail_refused(ups, t, &err);
+        return;
+    }
+    if (t->basic)
+        rc = use_basic(ups, t, c, &err);
+    else if (!anonymous && !account_proven(a, &c->id.digest) && is_probed(ups, t->up))
+        rc = queue(t);
+    else
+        rc = fetch_start(ups, t, anonymous ? NULL : c, &err);
+    if (rc < 0)
+        fail(ups, t, &err, -1);
+}
+
+static void go_on_all(struct upstreams *ups, const struct upstream *up)
+{
+    struct token *t = ups->tokens;
+
+    for (struct token *q = t; q != NULL; q = q->next) {
+        q->reading |= q->queued && q->up == up;
+        q->queued &= q->up != up;
+    }
+    while (t != NULL) {
+        if (!t->reading || t->up != up) {
+            t = t->next;
+            continue;
+        }
+        t->reading = false;
+        go_on(ups, t);
+        t = ups->tokens; /* the list may be another one now */
+    }
+}
+
+void tokens_go_on(struct upstreams *ups)
+{
+    for (size_t i = 0; i < ups->count; i++)
+        if (account_collect(ups->list[i]->account))
+            go_on_all(ups, ups->list[i]);
+}
+
+void token_fetched(struct upstreams *ups, struct token *t, const struct fetch_result *r)
+{
+    struct account *a = t->up->account;
+    struct err why = ERR_INIT;
+
+    account_again(a); /* for those in the queue */
+    if (r->refused_status != 0) {
+        account_refused(a, r->id, t->scope, "the token service", r->refused_status);
+        /* What a helper said some minutes ago may simply be out of date: it is asked again. */
+        if (r->id->cached && obtain(ups, t, &why) == 0)
+            return;
+        err_clear(&why);
+        if (account_check(a, &r->id->digest, t->scope, &why) < 0) {
+            fail_refused(ups, t, &why);
+            return;
+        }
+    }
+    if (r->err->code != 0) {
+        fail(ups, t, r->err, r->retry_after_s);
+        return;
+    }
+    if (r->id != NULL)
+        account_accepted(a, &r->id->digest);
+    take_value(ups, t, r);
+    serve_askers(t);
+}
+
+/* ---- for the exchanges -------------------------------------------------------------------------------------------- */
+
+static bool is_over(const struct token *t)
+{
+    return t->refused_ms != 0 && clock_mono_ms() - t->refused_ms >= ACCOUNT_REFUSED_MS && token_is_idle(t);
+}
+
 int token_want(struct exchange *x, struct err *err)
 {
-    struct token *t = x->scope != NULL ? find(x->ups, x->up, x->scope) : NULL;
+    struct token *t;
+    bool fresh;
 
-    if (t == NULL || (t->fetch == NULL && secret_is_set(&t->value) && clock_mono_ms() < t->refresh_ms))
+    stop_probing(x); /* the try before this one has shown nothing */
+    t = wanted(x);
+    if (t != NULL && is_over(t)) {
+        token_forget(x->ups, t);
+        t = NULL;
+    }
+    if (t == NULL)
+        return 0;
+    fresh = !token_is_busy(t) && secret_is_set(&t->value) && clock_mono_ms() < t->refresh_ms;
+    if (fresh && !t->basic)
         return 0;
     ask(x, t);
-    if (t->fetch == NULL && fetch_start(x->ups, t, err) < 0) {
-        token_leave(x);
+    if (fresh) {
+        serve_askers(t);
+    } else if (!token_is_busy(t) && obtain(x->ups, t, err) < 0) {
+        leave(x);
+        turn_all_away(t, err, -1);
         return err->code;
     }
     return STEP_WAIT;
 }
 
-int token_header(struct exchange *x, struct curl_slist **list, struct err *err)
+int token_authorization(struct curl_slist **list, const char *scheme, const struct secret *value, struct err *err)
 {
-    struct token *t = find(x->ups, x->up, x->scope);
     CLEANUP(free_ptr) char *line = NULL;
     struct curl_slist *longer;
 
-    if (t == NULL || !secret_is_set(&t->value))
-        return 0;
-    TRY(str_printf(&line, err, "Authorization: Bearer %s", secret_text(&t->value)));
+    TRY(str_printf(&line, err, "Authorization: %s %s", scheme, secret_text(value)));
     longer = curl_slist_append(*list, line);
     secret_wipe(line, strlen(line));
     if (longer == NULL)
-        return err_nomem(err, t->value.len);
+        return err_nomem(err, value->len);
     *list = longer;
+    return 0;
+}
+
+int token_header(struct exchange *x, struct curl_slist **list, struct err *err)
+{
+    struct token *t = wanted(x);
+
+    if (t == NULL || !secret_is_set(&t->value))
+        return 0;
+    TRY(token_authorization(list, t->basic ? "Basic" : "Bearer", &t->value, err));
     x->token_serial = t->serial;
     return 0;
 }
@@ -381,7 +397,30 @@ static void replace_text(char **field, char **with, struct secret *value)
     *field = steal(with);
 }
 
-/* Takes note of what the challenge says. A realm that does not belong to the upstream is never even looked up. */
+static bool offers_basic(const struct exchange *x)
+{
+    const char *text = x->parser.challenge;
+    struct auth_challenge c;
+    struct err ignored = ERR_INIT;
+
+    return text != NULL && auth_challenge_find(text, strlen(text), "Basic", &c, &ignored) == 0;
+}
+
+/* Basic takes the place of a token that the registry does not ask for any more. */
+static int note_basic(struct exchange *x, struct token **out, struct err *err)
+{
+    struct token *bearer;
+
+    TRY(token_get(x, BASIC_SCOPE, out, err));
+    (*out)->basic = true;
+    bearer = token_find(x->ups, x->up, x->scope);
+    if (bearer != NULL && token_is_idle(bearer))
+        token_forget(x->ups, bearer);
+    return 0;
+}
+
+/* Takes note of what the challenge says; Bearer where there is a choice, since its tokens are worth less to a thief. A realm
+ * that does not belong to the upstream is never even looked up. */
 static int note_challenge(struct exchange *x, struct token **out, struct err *err)
 {
     CLEANUP(free_ptr) char *realm = NULL;
@@ -390,23 +429,60 @@ static int note_challenge(struct exchange *x, struct token **out, struct err *er
     struct auth_challenge c;
     struct err why = ERR_INIT;
 
-    if (text == NULL || auth_challenge_find(text, strlen(text), "Bearer", &c, &why) < 0)
+    if (text == NULL || auth_challenge_find(text, strlen(text), "Bearer", &c, &why) < 0) {
+        if (why.code != ERR_NOTFOUND || !offers_basic(x))
+            return denied(x, &why, err);
+        if (x->up->account != NULL)
+            return note_basic(x, out, err);
+        err_clear(&why);
+        err_set(&why, ERR_DENIED, "the registry wants a password, and upstream %s has none", x->up->name);
         return denied(x, &why, err);
-    if (realm_check(x->up->name, x->up->url, c.realm, err) < 0)
+    }
+    if (realm_check(x->up->name, x->up->url, (const char *const *)x->up->token_realms, c.realm, err) < 0)
         return err_wrap(err, "%s", x->label);
     TRY(str_dup(c.realm, &realm, err));
     TRY(str_dup(c.service, &service, err));
-    TRY(get(x, out, err)); /* last: a token that is listed has both */
+    TRY(token_get(x, x->scope, out, err)); /* last: a token that is listed has both */
     replace_text(&(*out)->realm, &realm, &(*out)->value);
     replace_text(&(*out)->service, &service, &(*out)->value);
     return 0;
 }
 
+/* The registry does not take them. They are read again once, since a file or a helper may know better by now. */
+static int basic_refused(struct exchange *x, struct token *t, struct err *err)
+{
+    struct account *a = t->up->account;
+    bool again = !x->token_asked || t->id.cached;
+    struct err why = ERR_INIT;
+
+    account_refused(a, &t->id, x->scope, "the registry", 401);
+    if (x->probes == t) { /* passed on to nobody */
+        x->probes = NULL;
+        t->prober = NULL;
+    }
+    if (again) {
+        x->token_asked = true;
+        secret_release(&t->value);
+        return 0;
+    }
+    if (account_check(a, &t->id.digest, BASIC_SCOPE, &why) < 0) {
+        secret_release(&t->value);
+        fail_refused(x->ups, t, &why);
+    } else {
+        serve_askers(t);
+    }
+    if (account_check(a, &t->id.digest, x->scope, err) < 0)
+        return err_wrap(err, "%s", x->label);
+    return denied(x, &why, err);
+}
+
 int token_refused(struct exchange *x, struct err *err)
 {
     struct err why = ERR_INIT;
-    struct token *t = NULL;
+    struct token *t = wanted(x);
 
+    if (t != NULL && t->basic && secret_is_set(&t->value) && t->serial == x->token_serial && offers_basic(x))
+        return basic_refused(x, t, err);
     if (++x->refusals > UPSTREAM_REFUSALS_MAX)
         return denied(x, &why, err);
     TRY(note_challenge(x, &t, err));
@@ -420,8 +496,25 @@ int token_refused(struct exchange *x, struct err *err)
     return 0;
 }
 
-void token_accepted(struct exchange *x)
+/* Whether an answer shows that the registry knows us; 403 and 429 may come before it has looked. */
+static bool shows_trust(int status)
 {
-    x->refusals = 0;
-    x->token_asked = false;
+    return status < 500 && status != 401 && status != 403 && status != 407 && status != 429;
+}
+
+void token_answered(struct exchange *x)
+{
+    int status = x->parser.head.status;
+    struct token *t;
+
+    if (x->token_serial != 0 && x->up->account != NULL && shows_trust(status)) {
+        t = wanted(x);
+        if (t != NULL && t->basic && t->serial == x->token_serial)
+            account_accepted(t->up->account, &t->id.digest);
+        stop_probing(x);
+    }
+    if (status >= 200 && status <= 299) {
+        x->refusals = 0;
+        x->token_asked = false;
+    }
 }

@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_text(c.service, sizeof c.service);
     check_text(c.scope, sizeof c.scope);
 
-    if (realm_check("docker.io", "https://registry-1.docker.io", c.realm, &err) == 0) {
+    if (realm_check("docker.io", "https://registry-1.docker.io", NULL, c.realm, &err) == 0) {
         size_t host = strlen("https://") + strcspn(c.realm + strlen("https://"), "/?#:\\");
         const char domain[] = "docker.io";
 

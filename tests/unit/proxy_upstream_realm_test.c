@@ -79,7 +79,7 @@ static void test_own(void **state UNUSED)
     for (size_t i = 0; i < ARRAY_LEN(own); i++) {
         struct err err = ERR_INIT;
 
-        if (realm_check("one.example", own[i].upstream, own[i].realm, &err) != 0)
+        if (realm_check("one.example", own[i].upstream, NULL, own[i].realm, &err) != 0)
             fail_msg("%s", err.msg);
     }
 }
@@ -89,7 +89,7 @@ static void test_foreign(void **state UNUSED)
     for (size_t i = 0; i < ARRAY_LEN(foreign); i++) {
         struct err err = ERR_INIT;
 
-        if (realm_check("one.example", foreign[i].upstream, foreign[i].realm, &err) != ERR_DENIED)
+        if (realm_check("one.example", foreign[i].upstream, NULL, foreign[i].realm, &err) != ERR_DENIED)
             fail_msg("%s and %s", foreign[i].upstream, foreign[i].realm);
         assert_int_equal(err.code, ERR_DENIED);
         assert_non_null(strstr(err.msg, "one.example"));
@@ -101,13 +101,13 @@ static void test_message(void **state UNUSED)
     char realm[1000];
     struct err err = ERR_INIT;
 
-    assert_int_equal(realm_check("docker.io", "https://docker.io", "https://evil.example/a?secret=1", &err),
+    assert_int_equal(realm_check("docker.io", "https://docker.io", NULL, "https://evil.example/a?secret=1", &err),
                      ERR_DENIED);
     assert_non_null(strstr(err.msg, "docker.io"));
     assert_non_null(strstr(err.msg, "\"https://evil.example/a\""));
     err_clear(&err);
     snprintf(realm, sizeof realm, "https://evil.example/%0900d", 7);
-    assert_int_equal(realm_check("docker.io", "https://docker.io", realm, &err), ERR_DENIED);
+    assert_int_equal(realm_check("docker.io", "https://docker.io", NULL, realm, &err), ERR_DENIED);
     assert_true(strlen(err.msg) < 300);
 }
 
