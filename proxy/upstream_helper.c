@@ -154,21 +154,25 @@ static void tell_server(struct child *c, const char *server)
 
 /* ---- its words ---------------------------------------------------------------------------------------------------- */
 
+/* Whether a piece of out, cut at the delimiters, is in words. */
+static bool repeats(const char *words, const char *out, size_t out_len, const char *delimiters)
+{
+    for (size_t at = 0, end; at < out_len; at = end + 1) {
+        for (end = at; end < out_len && (out[end] == '\0' || strchr(delimiters, out[end]) == NULL); end++)
+            continue;
+        if (end - at >= VALUE_MIN_BYTES && memmem(words, strlen(words), out + at, end - at) != NULL)
+            return true;
+    }
+    return false;
+}
+
 void helper_words(char *words, const char *out, size_t out_len)
 {
     for (char *p = words; *p != '\0'; p++)
         if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
             *p = ' ';
-    for (size_t at = 0; at < out_len; at++) {
-        const char *end;
-
-        if (out[at] != '"')
-            continue;
-        end = memchr(out + at + 1, '"', out_len - at - 1);
-        size_t len = (size_t)((end != NULL ? end : out + out_len) - (out + at + 1));
-        if (len >= VALUE_MIN_BYTES && memmem(words, strlen(words), out + at + 1, len) != NULL)
-            words[0] = '\0';
-    }
+    if (repeats(words, out, out_len, "\"") || repeats(words, out, out_len, "\"' \t\r\n"))
+        words[0] = '\0';
 }
 
 /* ---- its end ------------------------------------------------------------------------------------------------------ */

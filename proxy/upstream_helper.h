@@ -26,6 +26,6 @@ struct helper_run {
  * nothing of its stdout. out: with a limit and with all its memory reserved; holds secrets. */
 MUST_CHECK int helper_run(const struct helper_run *run, struct buf *out, struct err *err);
 
-/* Prepares a helper's words for a log: printable, and "" when a value of its stdout (a quoted string of four bytes or more) is
- * in them. For helper_run() and its test. */
+/* Prepares a helper's words for a log: printable, and "" when a quoted string or a word of its stdout, of four bytes or more,
+ * is in them. For helper_run() and its test. */
 void helper_words(char *words, const char *out, size_t out_len);

@@ -111,6 +111,72 @@ static void test_message(void **state UNUSED)
     assert_true(strlen(err.msg) < 300);
 }
 
+/* The allow-list: the same origin, and the listed path or what lies below it. */
+static void test_listed(void **state UNUSED)
+{
+    static const char *const list[] = {"https://login.example.net/oauth2", "https://sso.example.org:8443", NULL};
+    static const char *const good[] = {
+        "https://login.example.net/oauth2",      "https://login.example.net/oauth2/token?a=b",
+        "https://LOGIN.example.net:443/oauth2/", "https://sso.example.org:8443/",
+        "https://sso.example.org:8443/any/path",
+    };
+    static const char *const bad[] = {
+        "https://login.example.net/",
+        "https://login.example.net/oauth2x",
+        "https://login.example.net/OAuth2",
+        "https://login.example.net:8443/oauth2",
+        "http://login.example.net/oauth2",
+        "https://login.example.net/oauth2/../admin",
+        "https://login.example.net/admin/../oauth2",
+        "https://login.example.net/oauth2/%2e%2E/admin",
+        "https://login.example.net/oauth2/..%2fadmin",
+        "https://login.example.net/x?/oauth2",
+        "https://login.example.net@evil.example/oauth2",
+        "https://x.login.example.net/oauth2",
+        "https://sso.example.org/",
+        "https://evil.example/",
+    };
+    static const char *const insecure[] = {"http://login.example.net", NULL};
+    struct err err = ERR_INIT;
+
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        if (realm_check("r", "https://r.example", list, good[i], &err) != 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(realm_check("r", "https://r.example", NULL, good[i], &err), ERR_DENIED);
+        err_clear(&err);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        if (realm_check("r", "https://r.example", list, bad[i], &err) != ERR_DENIED)
+            fail_msg("%s", bad[i]);
+        err_clear(&err);
+    }
+    assert_int_equal(realm_check("r", "https://r.example", insecure, "http://login.example.net/", &err), ERR_DENIED);
+    err_clear(&err);
+    assert_int_equal(realm_check("r", "http://r.example", insecure, "http://login.example.net/", &err), 0);
+}
+
+static void test_listable(void **state UNUSED)
+{
+    static const char *const bad[] = {"",
+                                      "login.example.net",
+                                      "ftp://login.example.net",
+                                      "http://login.example.net",
+                                      "https://me@login.example.net",
+                                      "https://login.example.net/?a",
+                                      "https://login.example.net/#a",
+                                      "https://login.example.net/a/../b",
+                                      "https://login.example.net/%2e"};
+    struct err err = ERR_INIT;
+
+    assert_int_equal(realm_listable("https://r.example", "https://login.example.net/oauth2", &err), 0);
+    assert_int_equal(realm_listable("http://r.example", "http://login.example.net", &err), 0);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        if (realm_listable("https://r.example", bad[i], &err) != ERR_USAGE)
+            fail_msg("%s", bad[i]);
+        err_clear(&err);
+    }
+}
+
 static void test_same_origin(void **state UNUSED)
 {
     static const struct {
@@ -138,7 +204,8 @@ static void test_same_origin(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_own), cmocka_unit_test(test_foreign),
-                                       cmocka_unit_test(test_message), cmocka_unit_test(test_same_origin)};
+                                       cmocka_unit_test(test_message), cmocka_unit_test(test_same_origin),
+                                       cmocka_unit_test(test_listed), cmocka_unit_test(test_listable)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
