@@ -79,6 +79,7 @@ class Request:
         self.target = target
         self.path, _, self.query = target.partition("?")
         self.headers = headers
+        self.body = b""
         self.at = time.monotonic()
 
     def __repr__(self):
@@ -257,7 +258,9 @@ class MockUpstream:
         while True:
             line = stream.readline(65536).decode("latin-1").rstrip("\r\n")
             if not line:
-                return Request(method, target, headers)
+                request = Request(method, target, headers)
+                request.body = stream.read(int(headers.get("content-length", "0")))
+                return request
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
 
