@@ -7,6 +7,7 @@
  */
 #include "base/clock.h"
 #include "base/log.h"
+#include "proxy/access.h"
 #include "proxy/proxy_internal.h"
 
 #include <inttypes.h>
@@ -180,10 +181,73 @@ static void base_start(struct request *r)
     request_reply(r, &a);
 }
 
+/* header: static, NULL: none. */
+static void refuse(struct http_exchange *x, int status, const char *text, const char *header, const char *value)
+{
+    struct http_answer a = {.status = status};
+    struct err err = ERR_INIT;
+
+    a.body = strdup(text);
+    a.body_len = a.body ? strlen(text) : 0;
+    if (http_answer_header(&a, &err, "Content-Type", "application/json") < 0 ||
+        (header && http_answer_header(&a, &err, header, "%s", value) < 0))
+        a.status = 500;
+    http_reply(x, &a);
+}
+
+/* The challenge is ours alone, Basic, and names no place: what an upstream demands never reaches a client (case 66). */
+static void refuse_access(struct request *r, enum access_verdict v)
+{
+    log_event(LOG_INFO, "request.access", "req=%s peer=%s path=%s verdict=%s", http_request_id(r->x), http_peer(r->x),
+              log_quote(http_path(r->x)).s,
+              v == ACCESS_UNKNOWN     ? "unknown"
+              : v == ACCESS_FORBIDDEN ? "forbidden"
+                                      : "busy");
+    if (v == ACCESS_UNKNOWN)
+        refuse(steal(&r->x), 401,
+               "{\"errors\":[{\"code\":\"UNAUTHORIZED\",\"message\":\"recask wants a user and a password\"}]}\n",
+               "WWW-Authenticate", "Basic realm=\"recask\", charset=\"UTF-8\"");
+    else if (v == ACCESS_FORBIDDEN)
+        refuse(steal(&r->x), 403,
+               "{\"errors\":[{\"code\":\"DENIED\",\"message\":\"no rule lets this user read this repository\"}]}\n",
+               NULL, NULL);
+    else
+        refuse(steal(&r->x), 503,
+               "{\"errors\":[{\"code\":\"TOOMANYREQUESTS\",\"message\":\"too many passwords are being checked\"}]}\n",
+               "Retry-After", "1");
+    request_unref(r);
+}
+
+static void dispatch(struct request *r);
+
+/* False: answered, or it waits for others' passwords and dispatch() runs again. Before anything else is done for it, so that
+ * what is stored and what is not cannot be told apart by those who may not know. */
+static bool may_read(struct request *r)
+{
+    struct access_request who = {.authorization = http_header(r->x, "Authorization"),
+                                 .upstream = r->route.up ? upstream_name(r->route.up) : NULL,
+                                 .name = r->route.name};
+
+    if (!r->p->opt.access)
+        return true;
+    r->next = dispatch; /* before w can be woken */
+    enum access_verdict v = access_check(r->p->opt.access, &who, &r->waiter);
+    if (v == ACCESS_ALLOWED || v == ACCESS_WAIT)
+        return v == ACCESS_ALLOWED;
+    refuse_access(r, v);
+    return false;
+}
+
 static void dispatch(struct request *r)
 {
     struct err err = ERR_INIT;
 
+    if (!may_read(r))
+        return;
+    if (r->err.code != 0) {
+        request_fail(r, &r->err);
+        return;
+    }
     if (r->route.kind == ROUTE_BASE) {
         base_start(r);
         return;
@@ -206,19 +270,6 @@ static void dispatch(struct request *r)
     case ROUTE_BASE:
         return;
     }
-}
-
-static void refuse(struct http_exchange *x, int status, const char *text, const char *allow)
-{
-    struct http_answer a = {.status = status};
-    struct err err = ERR_INIT;
-
-    a.body = strdup(text);
-    a.body_len = a.body ? strlen(text) : 0;
-    if (http_answer_header(&a, &err, "Content-Type", "application/json") < 0 ||
-        (allow && http_answer_header(&a, &err, "Allow", "%s", allow) < 0))
-        a.status = 500;
-    http_reply(x, &a);
 }
 
 static struct request *request_new(struct listener_ctx *l, struct http_exchange *x)
@@ -244,22 +295,19 @@ void request_handle(void *ctx, struct http_exchange *x)
     struct proxy *p = l->p;
     struct route_request where = {
         .fixed = l->up, .path = http_path(x), .ns = http_query(x, "ns"), .host = http_header(x, "Host")};
-    struct err err = ERR_INIT;
 
     atomic_fetch_add(&p->counters.total, 1);
     if (http_method(x) != HTTP_GET && http_method(x) != HTTP_HEAD) {
         refuse(x, 405,
                "{\"errors\":[{\"code\":\"UNSUPPORTED\",\"message\":\"recask only serves reads (GET, HEAD)\"}]}\n",
-               "GET, HEAD");
+               "Allow", "GET, HEAD");
         return;
     }
     struct request *r = request_new(l, x);
     if (!r) {
-        refuse(x, 503, "{\"errors\":[{\"code\":\"UNAVAILABLE\",\"message\":\"out of memory\"}]}\n", NULL);
+        refuse(x, 503, "{\"errors\":[{\"code\":\"UNAVAILABLE\",\"message\":\"out of memory\"}]}\n", NULL, NULL);
         return;
     }
-    if (route_parse(p->ups, &where, &r->route, &err) < 0)
-        request_fail(r, &err);
-    else
-        request_go(r, dispatch); /* from here on in its own job, which never runs twice at once */
+    (void)!route_parse(p->ups, &where, &r->route, &r->err); /* dispatch() says so to those who may ask at all */
+    request_go(r, dispatch); /* from here on in its own job, which never runs twice at once */
 }

@@ -40,6 +40,7 @@ OWNERS = [
     (r"(zlib|zstd|zstd_errors|zdict|xxhash)\.h", ["transcode", "store"], f"(transcode|store)/{ANY}"),
     (r"isa-l\.h|isa-l/|igzip_lib\.h|crc\.h", ["transcode", "store"], f"(transcode|store)/{ANY}"),
     (r"openssl/", ["base"], r"base/(digest|pem)\.c"),
+    (r"crypt\.h", ["proxy"], r"proxy/access_users\.c|proxy/access\.c"),
     (r"jansson\.h", ["oci", "config", "admin"], f"(oci|config|admin)/{ANY}"),
     (r"cmocka\.h", FOLDERS, r"tests/.*"),
 ]
