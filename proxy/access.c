@@ -23,10 +23,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define MEMORY 256            /* credentials remembered */
-#define RIGHT_MS (5 * 60000)  /* a password that was right */
-#define WRONG_MS 2000         /* one that was wrong: a client's parallel requests cost one check */
-#define LOOK_MS 1000          /* the file is looked at no more often */
+#define MEMORY 256           /* credentials remembered */
+#define RIGHT_MS (5 * 60000) /* a password that was right */
+#define WRONG_MS 2000        /* one that was wrong: a client's parallel requests cost one check */
+#define LOOK_MS 1000         /* the file is looked at no more often */
 #define WAITING_MAX 256
 #define HMAC_BLOCK_BYTES 64
 
@@ -244,8 +244,8 @@ static void remember(struct access *a, const struct digest *tag, bool right)
 {
     unsigned half = MEMORY / 2, at = a->next++ % half;
 
-    a->memory[right ? at : half + at] = (struct remembered){
-        .tag = *tag, .until_ms = clock_mono_ms() + (right ? RIGHT_MS : WRONG_MS), .right = right};
+    a->memory[right ? at : half + at] =
+        (struct remembered){.tag = *tag, .until_ms = clock_mono_ms() + (right ? RIGHT_MS : WRONG_MS), .right = right};
 }
 
 /* ---- a check ----------------------------------------------------------------------------------------------------- */
@@ -284,7 +284,7 @@ static bool run_check(struct access *a, struct users *us, const char *user, cons
 /* ACCESS_ALLOWED: the user is who it says; UNKNOWN; WAIT; BUSY. */
 static enum access_verdict authenticate(struct access *a, const char *user, const char *password, struct waiter *w)
 {
-    struct digest tag;
+    struct digest tag = {.b = {0}};
     struct users *us = NULL;
     struct err err = ERR_INIT;
     enum access_verdict v;

@@ -103,7 +103,8 @@ static int check_hash(const struct line *l, const char *hash, struct err *err)
     bool bcrypt = begins(hash, "$2a$") || begins(hash, "$2b$") || begins(hash, "$2y$");
 
     if (!bcrypt && !begins(hash, "$y$"))
-        return bad_line(l, err, "the password is neither bcrypt ($2y$...) nor yescrypt ($y$...): htpasswd -B makes bcrypt");
+        return bad_line(l, err,
+                        "the password is neither bcrypt ($2y$...) nor yescrypt ($y$...): htpasswd -B makes bcrypt");
     if (bcrypt && strtol(hash + 4, NULL, 10) > BCRYPT_COST_MAX)
         return bad_line(l, err, "bcrypt with a cost over 16 takes seconds per request");
     if (crypt_checksalt(hash) != CRYPT_SALT_OK || (bcrypt && !bcrypt_whole(hash)) || strrchr(hash, '$')[1] == '\0')

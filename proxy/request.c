@@ -198,7 +198,8 @@ static void refuse(struct http_exchange *x, int status, const char *text, const 
 /* The challenge is ours alone, Basic, and names no place: what an upstream demands never reaches a client (case 66). */
 static void refuse_access(struct request *r, enum access_verdict v)
 {
-    log_event(LOG_INFO, "request.access", "req=%s peer=%s path=%s verdict=%s", http_request_id(r->x), http_peer(r->x),
+    /* Clients ask without a password first: that is not worth a line of its own. */
+    log_event(http_header(r->x, "Authorization") ? LOG_INFO : LOG_DEBUG, "request.access", "req=%s peer=%s path=%s verdict=%s", http_request_id(r->x), http_peer(r->x),
               log_quote(http_path(r->x)).s,
               v == ACCESS_UNKNOWN     ? "unknown"
               : v == ACCESS_FORBIDDEN ? "forbidden"
@@ -232,10 +233,12 @@ static bool may_read(struct request *r)
         return true;
     r->next = dispatch; /* before w can be woken */
     enum access_verdict v = access_check(r->p->opt.access, &who, &r->waiter);
-    if (v == ACCESS_ALLOWED || v == ACCESS_WAIT)
-        return v == ACCESS_ALLOWED;
-    refuse_access(r, v);
-    return false;
+    if (v == ACCESS_WAIT)
+        return false;
+    r->next = NULL;
+    if (v != ACCESS_ALLOWED)
+        refuse_access(r, v);
+    return v == ACCESS_ALLOWED;
 }
 
 static void dispatch(struct request *r)

@@ -82,7 +82,8 @@ static const char *basic(const char *text)
 
 static void test_header(void **state UNUSED)
 {
-    static const char *const bad[] = {"", "Basic", "Basic ", "Basic !!!!", "Bearer YTpi", "Basicx YTpi", "Basic YTpi YTpi"};
+    static const char *const bad[] = {
+        "", "Basic", "Basic ", "Basic !!!!", "Bearer YTpi", "Basicx YTpi", "Basic YTpi YTpi"};
     char user[ACCESS_USER_MAX_BYTES + 1], password[ACCESS_PASSWORD_MAX_BYTES + 1], text[800];
 
     assert_true(basic_parse("Basic YTpi", user, password));
@@ -175,10 +176,10 @@ static void test_passwords(void **state UNUSED)
 static void test_rules(void **state UNUSED)
 {
     static const char *const anonymous[] = {"anonymous", NULL}, *const alice[] = {"alice", NULL},
-                            *const all[] = {"*", NULL};
+                             *const all[] = {"*", NULL};
     static const char *const library[] = {"docker.io/library/*", NULL},
-                            *const secret[] = {"ghcr.io/acme/secret", "ghcr.io/acme/tools/*", NULL},
-                            *const quay[] = {"quay.io/*", NULL};
+                             *const secret[] = {"ghcr.io/acme/secret", "ghcr.io/acme/tools/*", NULL},
+                             *const quay[] = {"quay.io/*", NULL};
     const struct access_rule rules[] = {{anonymous, library}, {alice, secret}, {all, quay}};
     static const struct {
         const char *who, *upstream, *name;
@@ -307,8 +308,8 @@ static void test_many(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),  cmocka_unit_test(test_header), cmocka_unit_test(test_passwords),
-        cmocka_unit_test(test_rules),  cmocka_unit_test(test_reload), cmocka_unit_test(test_start),
+        cmocka_unit_test(test_files), cmocka_unit_test(test_header), cmocka_unit_test(test_passwords),
+        cmocka_unit_test(test_rules), cmocka_unit_test(test_reload), cmocka_unit_test(test_start),
         cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
