@@ -1,35 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one file that speaks libmicrohttpd. Its event threads parse requests, copy answer bytes and suspend; everything else
+ * The one file that speaks libmicrohttpd, and hands it to GnuTLS. Its event threads parse requests, copy answer bytes and suspend; everything else
  * happens on workers. Invariants:
  *   H1  `parked` is set and MHD_suspend_connection called in one critical section of x->lock; whoever clears it calls
  *       MHD_resume_connection in the same section, so that no wake is lost and none comes twice
  *   H2  x->conn is cleared under x->lock when libmicrohttpd is done with the request; nobody touches it afterwards
- *   H3  shutting down sets `cut` on every exchange and resumes it; a cut exchange never parks again, so that
- *       MHD_stop_daemon finds no suspended connection
+ *   H3  shutting down sets `cut` on every exchange and resumes it, and so does the guard for one that is overdue; a cut
+ *       exchange never parks again, so that MHD_stop_daemon finds no suspended connection
+ *   H4  each request that has a first line is told to done_fn exactly once, also when no handler saw it
+ * Connections and their time limits: G1-G3 in http_guard.c. Certificates: T1-T3 in http_tls.c.
  */
 #include "base/clock.h"
-#include "base/fsutil.h"
 #include "base/log.h"
 #include "proxy/http_internal.h"
+#include "proxy/http_tls_internal.h"
 
 #include <inttypes.h>
 #include <microhttpd.h>
-#include <unistd.h>
+#include <string.h>
 
-#define DEFAULT_THREADS 2
-#define DEFAULT_CONNECTIONS 4096
-#define IDLE_TIMEOUT_S 120
 #define BLOCK_BYTES (128u << 10) /* what one callback may hand to the socket */
 #define CONNECTION_MEMORY_BYTES (64u << 10)
-#define PUMP_READS 8     /* reads of a source before other work gets its turn */
-#define CUT_WAIT_MS 1000 /* for cut exchanges to be told so; whoever does not read is cut off after it */
-
-struct http_server {
-    struct workpool *pool;
-    unsigned threads, max_connections;
-    struct http_listener *listeners;
-};
+#define PUMP_READS 8 /* reads of a source before other work gets its turn */
+/* No TLS before 1.2, no key exchange without forward secrecy. */
+#define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-RSA:%SERVER_PRECEDENCE"
 
 void exchange_unpark(struct http_exchange *x)
 {
@@ -37,6 +31,12 @@ void exchange_unpark(struct http_exchange *x)
         return;
     x->parked = false;
     MHD_resume_connection(x->conn);
+}
+
+void exchange_cut(struct http_exchange *x)
+{
+    x->cut = true;
+    exchange_unpark(x);
 }
 
 static void exchange_park(struct http_exchange *x)
@@ -196,6 +196,7 @@ static enum MHD_Result queue_answer(struct http_exchange *x, struct MHD_Connecti
     struct MHD_Response *r = build_response(x);
     if (!r)
         return MHD_NO;
+    x->queued_ms = clock_mono_ms();
     enum MHD_Result ok = MHD_YES;
     for (unsigned i = 0; i < x->answer.header_count && ok == MHD_YES; i++)
         ok = MHD_add_response_header(r, x->answer.headers[i].name, x->answer.headers[i].value);
@@ -217,10 +218,8 @@ static bool exchange_start(struct http_exchange *x, struct MHD_Connection *conn,
                            const char *version)
 {
     struct http_listener *l = x->listener;
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 
     MHD_get_connection_values(conn, MHD_HEADER_KIND, add_header_line, x);
-    http_exchange_set_peer(x, info ? info->client_addr : NULL);
     if (!http_exchange_begin(x, method, version))
         return false;
     job_init(&x->handle, JOB_CLIENT, handle_run, x, http_exchange_ref, http_exchange_unref);
@@ -239,19 +238,32 @@ static bool exchange_start(struct http_exchange *x, struct MHD_Connection *conn,
     return !stopping;
 }
 
-static const char headers_too_large[] =
-    "{\"errors\":[{\"code\":\"UNSUPPORTED\",\"message\":\"the request's headers are too large\"}]}\n";
-static const char body_too_large[] =
-    "{\"errors\":[{\"code\":\"SIZE_INVALID\",\"message\":\"the request's body is too large\"}]}\n";
+/* What no handler needs to see. */
+static const struct refusal {
+    size_t flag; /* offset of the bool in struct http_exchange */
+    int status;
+    const char *text;
+} refusals[] = {
+    {offsetof(struct http_exchange, uri_overflow), MHD_HTTP_URI_TOO_LONG,
+     "{\"errors\":[{\"code\":\"NAME_INVALID\",\"message\":\"the request's path is too long\"}]}\n"},
+    {offsetof(struct http_exchange, header_overflow), MHD_HTTP_REQUEST_HEADER_FIELDS_TOO_LARGE,
+     "{\"errors\":[{\"code\":\"UNSUPPORTED\",\"message\":\"the request's headers are too large\"}]}\n"},
+    {offsetof(struct http_exchange, bad_framing), MHD_HTTP_BAD_REQUEST,
+     "{\"errors\":[{\"code\":\"UNSUPPORTED\",\"message\":\"the request's headers are malformed\"}]}\n"},
+    {offsetof(struct http_exchange, unknown_coding), MHD_HTTP_NOT_IMPLEMENTED,
+     "{\"errors\":[{\"code\":\"UNSUPPORTED\",\"message\":\"a Transfer-Encoding other than chunked\"}]}\n"},
+    {offsetof(struct http_exchange, body_overflow), MHD_HTTP_CONTENT_TOO_LARGE,
+     "{\"errors\":[{\"code\":\"SIZE_INVALID\",\"message\":\"the request's body is too large\"}]}\n"},
+};
 
-/* Answers what no handler needs to see, before the body of the request is read. */
-static enum MHD_Result refuse(struct http_exchange *x, struct MHD_Connection *conn, int status, const char *text)
+/* Answers before the body of the request is read. */
+static enum MHD_Result refuse(struct http_exchange *x, struct MHD_Connection *conn, const struct refusal *why)
 {
-    struct http_answer a = {.status = status};
+    struct http_answer a = {.status = why->status};
     struct err err = ERR_INIT;
 
-    a.body = strdup(text);
-    a.body_len = a.body ? strlen(text) : 0;
+    a.body = strdup(why->text);
+    a.body_len = a.body ? strlen(why->text) : 0;
     if (http_answer_header(&a, &err, "Content-Type", "application/json") < 0 ||
         http_answer_header(&a, &err, "Connection", "close") < 0) {
         http_answer_release(&a);
@@ -261,6 +273,7 @@ static enum MHD_Result refuse(struct http_exchange *x, struct MHD_Connection *co
     x->answer = a;
     x->handed = x->answered = x->queued = true;
     lock_give(&x->lock);
+    conn_phase(x->listener, x, CONN_ANSWER);
     return queue_answer(x, conn);
 }
 
@@ -269,10 +282,13 @@ static enum MHD_Result first_call(struct http_exchange *x, struct MHD_Connection
 {
     if (!exchange_start(x, conn, method, version))
         return MHD_NO;
-    if (x->header_overflow)
-        return refuse(x, conn, MHD_HTTP_REQUEST_HEADER_FIELDS_TOO_LARGE, headers_too_large);
-    if (x->body_overflow)
-        return refuse(x, conn, MHD_HTTP_CONTENT_TOO_LARGE, body_too_large);
+    for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
+        const bool *flag = (const bool *)((const char *)x + refusals[i].flag);
+        if (*flag)
+            return refuse(x, conn, &refusals[i]);
+    }
+    if (http_header(x, "Content-Length") || http_header(x, "Transfer-Encoding"))
+        conn_phase(x->listener, x, CONN_BODY);
     return MHD_YES;
 }
 
@@ -311,14 +327,62 @@ static enum MHD_Result on_request(void *arg UNUSED, struct MHD_Connection *conn,
     else if (!post && !cut && !x->queued)
         exchange_park(x); /* woken without an answer */
     lock_give(&x->lock);
-    if (post)
+    if (post) {
+        conn_phase(x->listener, x, CONN_ANSWER);
         workpool_post(x->listener->server->pool, &x->handle);
+    }
     if (give)
         return queue_answer(x, conn);
     return cut ? MHD_NO : MHD_YES;
 }
 
-static void request_completed(void *arg UNUSED, struct MHD_Connection *conn UNUSED, void **con_cls,
+/* What libmicrohttpd answered by itself, 0 for nothing. */
+static int own_status(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_HTTP_STATUS);
+    return info ? (int)info->http_status : 0;
+}
+
+static void tell_done(struct http_exchange *x, struct MHD_Connection *conn, bool complete)
+{
+    struct http_listener *l = x->listener;
+    int64_t now = clock_mono_ms();
+    struct http_done done = {.status = x->queued      ? x->answer.status
+                                       : x->timed_out ? MHD_HTTP_REQUEST_TIMEOUT
+                                                      : own_status(conn),
+                             .sent_bytes = atomic_load(&x->sent_bytes),
+                             .complete = complete,
+                             .cache = x->answer.cache,
+                             .view = x->answer.view,
+                             .ms = now - x->start_ms,
+                             .first_ms = (x->queued_ms ? x->queued_ms : now) - x->start_ms,
+                             .tls = l->tls != NULL,
+                             .listener = l->address};
+
+    lock_take(&l->lock);
+    http_done_fn *done_fn = l->done_fn;
+    void *done_arg = l->done_arg;
+    lock_give(&l->lock);
+    /* a request that was refused before its head was complete has no method yet */
+    if (done_fn && (x->method_text || http_exchange_begin(x, "-", "")))
+        done_fn(done_arg, x, &done);
+}
+
+static void unlink_running(struct http_listener *l, struct http_exchange *x)
+{
+    lock_take(&l->lock);
+    if (x->prev)
+        x->prev->next = x->next;
+    else
+        l->running = x->next;
+    if (x->next)
+        x->next->prev = x->prev;
+    if (--l->running_count == 0)
+        pthread_cond_broadcast(&l->idle);
+    lock_give(&l->lock);
+}
+
+static void request_completed(void *arg UNUSED, struct MHD_Connection *conn, void **con_cls,
                               enum MHD_RequestTerminationCode why)
 {
     if (!*con_cls)
@@ -327,43 +391,66 @@ static void request_completed(void *arg UNUSED, struct MHD_Connection *conn UNUS
     struct http_listener *l = x->listener;
     *con_cls = NULL;
 
+    conn_end(l, x);
     lock_take(&x->lock);
     bool started = x->conn != NULL, has_source = x->answer.source != NULL;
     x->done = true;
     x->conn = NULL;
     x->parked = false;
     lock_give(&x->lock);
-    if (started) {
-        struct http_done done = {.status = x->queued ? x->answer.status : 0,
-                                 .sent_bytes = atomic_load(&x->sent_bytes),
-                                 .complete = why == MHD_REQUEST_TERMINATED_COMPLETED_OK,
-                                 .cache = x->answer.cache,
-                                 .view = x->answer.view};
-        lock_take(&l->lock);
-        http_done_fn *done_fn = l->done_fn;
-        void *done_arg = l->done_arg;
-        lock_give(&l->lock);
-        if (done_fn)
-            done_fn(done_arg, x, &done);
-        if (has_source) /* frees it: sources end on workers, since that may mean disk */
-            workpool_post(l->server->pool, &x->pump);
-        lock_take(&l->lock);
-        if (x->prev)
-            x->prev->next = x->next;
-        else
-            l->running = x->next;
-        if (x->next)
-            x->next->prev = x->prev;
-        if (--l->running_count == 0)
-            pthread_cond_broadcast(&l->idle);
-        lock_give(&l->lock);
-    }
+    tell_done(x, conn, started && why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    if (started && has_source) /* frees it: sources end on workers, since that may mean disk */
+        workpool_post(l->server->pool, &x->pump);
+    if (started)
+        unlink_running(l, x);
     http_exchange_unref(x);
 }
 
-static void *request_line(void *arg, const char *uri, struct MHD_Connection *conn UNUSED)
+/* ---- connections ---------------------------------------------------------------------------------------------------- */
+
+static struct http_conn *conn_of(struct MHD_Connection *conn)
 {
-    return http_exchange_new(CAST_OBJ(struct http_listener, HTTP_LISTENER_MAGIC, arg), uri);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return CAST_OBJ(struct http_conn, HTTP_CONN_MAGIC, info->socket_context);
+}
+
+/* The pair is chosen here and not in the handshake, so that the connection holds it (T1). */
+static void greet_with(struct http_listener *l, struct http_conn *c, struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+
+    c->pair = tls_pair_current(l->tls);
+    gnutls_session_set_ptr(info->tls_session, c);
+}
+
+static void connection_notify(void *arg, struct MHD_Connection *conn, void **context,
+                              enum MHD_ConnectionNotificationCode code)
+{
+    struct http_listener *l = CAST_OBJ(struct http_listener, HTTP_LISTENER_MAGIC, arg);
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+        struct http_conn *c = conn_started(l, info->connect_fd);
+        *context = c;
+        if (l->tls)
+            greet_with(l, c, conn);
+    } else {
+        conn_free(l, CAST_OBJ(struct http_conn, HTTP_CONN_MAGIC, *context)); /* the descriptor is still open (G1) */
+        *context = NULL;
+    }
+}
+
+static void *request_line(void *arg, const char *uri, struct MHD_Connection *conn)
+{
+    struct http_listener *l = CAST_OBJ(struct http_listener, HTTP_LISTENER_MAGIC, arg);
+    struct http_conn *c = conn_of(conn);
+    struct http_exchange *x = http_exchange_new(l, uri);
+
+    if (x) {
+        memcpy(x->peer, c->peer, sizeof(x->peer));
+        conn_begin(l, c, x);
+    }
+    return x;
 }
 
 /* Paths stay as they were sent: a digest or a name is compared after our own decoding, once. */
@@ -403,197 +490,43 @@ void http_reply(struct http_exchange *x, struct http_answer *a)
     http_exchange_unref(x);
 }
 
-/* ---- listeners ------------------------------------------------------------------------------------------------------ */
+/* ---- the daemon ----------------------------------------------------------------------------------------------------- */
 
-static void accepted(void *arg, int fd, const struct sockaddr *sa, socklen_t len)
+void http_daemon_add(struct http_listener *l, struct http_conn *c, const struct sockaddr *sa, socklen_t len)
 {
-    struct http_listener *l = CAST_OBJ(struct http_listener, HTTP_LISTENER_MAGIC, arg);
-    if (MHD_add_connection(l->daemon, fd, sa, len) != MHD_YES)
-        log_event(LOG_WARN, "http.refused", "listener=%s reason=connections", l->address);
+    if (MHD_add_connection(l->daemon, c->fd, sa, len) == MHD_YES)
+        return;
+    log_event(LOG_WARN, "http.refused", "listener=%s peer=%s reason=memory", l->address, c->peer);
+    conn_free(l, c);
 }
 
-static int daemon_start(struct http_listener *l, struct err *err)
+/* Connections are counted, and timed, here and not there (http_guard.c); a limit of its own that never bites. */
+int http_daemon_start(struct http_listener *l, struct err *err)
 {
     struct http_server *s = l->server;
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET |
-                     MHD_USE_ERROR_LOG;
+                     MHD_USE_ITC | MHD_USE_ERROR_LOG | (l->tls ? MHD_USE_TLS : 0);
+    struct MHD_OptionItem tls_options[] = {
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES},
+        {MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, (void *)(uintptr_t)tls_choose},
+        {MHD_OPTION_END, 0, NULL},
+    };
 
     l->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, l, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL,
                                  MHD_OPTION_URI_LOG_CALLBACK, request_line, l, MHD_OPTION_NOTIFY_COMPLETED,
-                                 request_completed, l, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, l,
-                                 MHD_OPTION_THREAD_POOL_SIZE, s->threads, MHD_OPTION_CONNECTION_LIMIT,
-                                 s->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
+                                 request_completed, l, MHD_OPTION_NOTIFY_CONNECTION, connection_notify, l,
+                                 MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, l, MHD_OPTION_THREAD_POOL_SIZE,
+                                 s->threads, MHD_OPTION_CONNECTION_LIMIT, (s->max_connections + 1) * s->threads,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_ARRAY,
+                                 l->tls ? tls_options : &tls_options[2], MHD_OPTION_END);
     if (!l->daemon)
-        return err_set(err, ERR_IO, "cannot start the HTTP server for %s", l->address);
+        return err_set(err, ERR_IO, "cannot start the %s server for %s", l->tls ? "HTTPS" : "HTTP", l->address);
     return 0;
 }
 
-/* Takes listen_fd in any case. */
-static int listener_start(struct http_listener *l, int listen_fd, struct err *err)
+void http_daemon_stop(struct http_listener *l)
 {
-    int rc = daemon_start(l, err);
-    if (rc < 0) {
-        close(listen_fd);
-        return rc;
-    }
-    return acceptor_start(listen_fd, l->server->max_connections, accepted, l, &l->acceptor, err);
-}
-
-static int listener_new(struct http_server *s, http_handler_fn *fn, void *arg, const char *address,
-                        struct http_listener **out, struct err *err)
-{
-    struct http_listener *l = calloc(1, sizeof(*l));
-    if (!l)
-        return err_nomem(err, sizeof(*l));
-    l->magic = HTTP_LISTENER_MAGIC;
-    l->server = s;
-    l->fn = fn;
-    l->arg = arg;
-    snprintf(l->address, sizeof(l->address), "%s", address);
-    lock_init(&l->lock, RANK_SERVER);
-    cond_init(&l->idle);
-    l->next = s->listeners;
-    s->listeners = l;
-    *out = l;
-    return 0;
-}
-
-/* On failure the listener stays in the server's list, without a daemon, until http_server_free(). */
-int http_listen(struct http_server *s, const struct http_listen_options *opt, http_handler_fn *fn, void *arg,
-                struct http_listener **out, struct err *err)
-{
-    struct http_listener *l;
-    int fd = -1;
-
-    TRY(http_open_tcp(opt->address, &fd, err));
-    int rc = listener_new(s, fn, arg, opt->address, &l, err);
-    if (rc < 0) {
-        close(fd);
-        return rc;
-    }
-    http_socket_name(fd, l->address, sizeof(l->address));
-    *out = l;
-    return listener_start(l, fd, err);
-}
-
-int http_listen_unix(struct http_server *s, const char *path, http_handler_fn *fn, void *arg,
-                     struct http_listener **out, struct err *err)
-{
-    struct http_listener *l;
-    int fd = -1;
-
-    TRY(http_open_unix(path, &fd, err));
-    int rc = listener_new(s, fn, arg, path, &l, err);
-    if (rc < 0) {
-        close(fd);
-        return rc;
-    }
-    l->is_unix = true;
-    *out = l;
-    return listener_start(l, fd, err);
-}
-
-const char *http_listener_address(const struct http_listener *l)
-{
-    return l->address;
-}
-
-void http_on_done(struct http_listener *l, http_done_fn *fn, void *arg)
-{
-    lock_take(&l->lock);
-    l->done_fn = fn;
-    l->done_arg = arg;
-    lock_give(&l->lock);
-}
-
-/* ---- the server ----------------------------------------------------------------------------------------------------- */
-
-int http_server_new(const struct http_options *opt, struct http_server **out, struct err *err)
-{
-    struct http_server *s = calloc(1, sizeof(*s));
-    if (!s)
-        return err_nomem(err, sizeof(*s));
-    s->pool = opt->pool;
-    s->threads = opt->threads ? opt->threads : DEFAULT_THREADS;
-    s->max_connections = opt->max_connections ? opt->max_connections : DEFAULT_CONNECTIONS;
-    *out = s;
-    return 0;
-}
-
-unsigned http_running(struct http_server *s)
-{
-    unsigned n = 0;
-    for (struct http_listener *l = s->listeners; l; l = l->next) {
-        lock_take(&l->lock);
-        n += l->running_count;
-        lock_give(&l->lock);
-    }
-    return n;
-}
-
-/* Waits until no exchange runs on l; false when the deadline came first. */
-static bool wait_idle(struct http_listener *l, int64_t deadline_ms)
-{
-    lock_take(&l->lock);
-    while (l->running_count > 0) {
-        int64_t left = deadline_ms - clock_mono_ms();
-        if (left <= 0)
-            break;
-        lock_wait(&l->lock, &l->idle, (int)left);
-    }
-    bool idle = l->running_count == 0;
-    lock_give(&l->lock);
-    return idle;
-}
-
-static void cut_all(struct http_listener *l)
-{
-    lock_take(&l->lock);
-    for (struct http_exchange *x = l->running; x; x = x->next) {
-        lock_take(&x->lock);
-        x->cut = true;
-        exchange_unpark(x);
-        lock_give(&x->lock);
-    }
-    lock_give(&l->lock);
-}
-
-void http_server_drain(struct http_server *s, int timeout_ms)
-{
-    int64_t deadline_ms = clock_mono_ms() + timeout_ms;
-
-    for (struct http_listener *l = s->listeners; l; l = l->next) {
-        acceptor_stop(steal(&l->acceptor));
-        lock_take(&l->lock);
-        l->stopping = true;
-        lock_give(&l->lock);
-    }
-    for (struct http_listener *l = s->listeners; l; l = l->next) {
-        if (!wait_idle(l, deadline_ms)) {
-            log_event(LOG_WARN, "http.cut", "listener=%s exchanges=%u", l->address, http_running(s));
-            cut_all(l);
-            wait_idle(l, clock_mono_ms() + CUT_WAIT_MS);
-        }
-        if (l->daemon)
-            MHD_stop_daemon(steal(&l->daemon));
-    }
-}
-
-void http_server_free(struct http_server *s)
-{
-    if (!s)
-        return;
-    http_server_drain(s, 0);
-    while (s->listeners) {
-        struct http_listener *l = s->listeners;
-        s->listeners = l->next;
-        if (l->is_unix)
-            unlink(l->address);
-        pthread_cond_destroy(&l->idle);
-        lock_release(&l->lock);
-        l->magic = 0;
-        free(l);
-    }
-    free(s);
+    if (l->daemon)
+        MHD_stop_daemon(steal(&l->daemon));
 }

@@ -6,8 +6,12 @@
  * later from any thread. Exactly one reply per exchange. A body is memory or a struct source, read by workers into the
  * exchange's pipe and copied from there by the event threads: callbacks of libmicrohttpd only parse, copy and park.
  * Threads: an exchange's getters may be used from any thread until the reply.
- * A TLS ClientHello on a plain port gets a static HTTP 400 (docker's containerd store falls back to HTTP only on that).
- * Limits: header 16 KiB (431), request body HTTP_BODY_MAX_BYTES (413), connections (accepting pauses).
+ * A TLS ClientHello on a plain port gets a static HTTP 400 (docker's containerd store falls back to HTTP only on that), and
+ * so does plain HTTP on a TLS port.
+ * Limits: path and query 8 KiB (414), headers 16 KiB and 64 names (431; libmicrohttpd's own answers, from about 60 KiB on,
+ * are HTML), request body HTTP_BODY_MAX_BYTES (413), a request that does not arrive in header_ms (408, or closed on TLS), an
+ * answer of which the client fetches nothing for idle_ms (cut), connections (accepting pauses: the next client waits, and
+ * connections that idle for a second make room).
  */
 #pragma once
 
@@ -28,9 +32,10 @@ struct http_options {
     struct workpool *pool;
     unsigned threads;         /* event threads per listener; 0: 2 */
     unsigned max_connections; /* per listener; 0: 4096 */
-    unsigned max_connections_per_client; /* per listener and IP address (IPv6: /64); 0: no limit. More are closed at once */
-    int header_ms;            /* from a request's first byte to the end of its headers; 0: 30,000 */
-    int idle_ms;              /* no byte read or written; 0: 120,000 */
+    /* Per listener and IP address (IPv6: /64), loopback too; not on Unix sockets. 0: no limit. More are closed at once. */
+    unsigned max_connections_per_client;
+    int header_ms; /* from a connection's first byte, or a later request's first line, to the end of the headers; 0: 30,000 */
+    int idle_ms;   /* between two requests; for a request's body; without progress of an answer; 0: 120,000 */
 };
 
 struct http_listen_options {
@@ -70,6 +75,7 @@ const char *http_body(const struct http_exchange *x, size_t *out_len);
 const char *http_request_id(const struct http_exchange *x); /* the client's X-Request-Id when sane, else made here */
 const char *http_peer(const struct http_exchange *x);       /* "127.0.0.1:41234", "unix" */
 bool http_is_unix(const struct http_exchange *x);
+bool http_is_tls(const struct http_exchange *x);
 
 #define HTTP_HEADERS_MAX 16
 
@@ -100,12 +106,16 @@ void http_answer_release(struct http_answer *a);
  * call it lives, even when its client is gone. */
 void http_reply(struct http_exchange *x, struct http_answer *a);
 
-/* Called after the last byte of each exchange, on an event thread; for counters. */
+/* Called after the last byte of each request that had a first line, on an event thread; for counters and the access log.
+ * A request that no handler has seen may lack headers, and its method may be "-". */
 struct http_done {
-    int status;
+    int status; /* 0: none was sent */
     uint64_t sent_bytes;
     bool complete; /* false: the client left or the body failed */
     const char *cache, *view;
+    int64_t ms, first_ms; /* since the request's first line: all of it; until the answer's head was ready */
+    bool tls;
+    const char *listener; /* its address */
 };
 typedef void http_done_fn(void *arg, const struct http_exchange *x, const struct http_done *done);
 void http_on_done(struct http_listener *l, http_done_fn *fn, void *arg);

@@ -7,10 +7,8 @@
 #include "base/percent.h"
 #include "proxy/http_internal.h"
 
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <stdarg.h>
 #include <strings.h>
 #include <sys/random.h>
@@ -42,6 +40,10 @@ struct http_exchange *http_exchange_new(struct http_listener *l, const char *uri
     lock_init(&x->lock, RANK_REQUEST);
     buf_init(&x->body, HTTP_BODY_MAX_BYTES);
     x->start_ms = clock_mono_ms();
+    if (strlen(uri) > HTTP_URI_MAX_BYTES) {
+        x->uri_overflow = true; /* refused; what is left goes to the log */
+        uri = "/";
+    }
     uri = skip_authority(uri);
     const char *mark = strchrnul(uri, '?');
     x->path = strndup(uri, (size_t)(mark - uri));
@@ -80,10 +82,19 @@ void http_exchange_unref(void *arg)
     free(x);
 }
 
+/* RFC 9110 section 5.6.2. "Content-Length : 5" is no name, and a proxy in front may take it for one. */
+static bool is_token(const char *s)
+{
+    size_t len = strlen(s);
+    return len > 0 && strspn(s, "!#$%&'*+-.^_`|~0123456789"
+                                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == len;
+}
+
 /* Repeated lines are joined with ", " (RFC 9110 section 5.3). */
 void http_exchange_add_header(struct http_exchange *x, const char *name, const char *value)
 {
     value = value ? value : "";
+    x->bad_framing |= !is_token(name);
     x->header_bytes += strlen(name) + strlen(value) + 4;
     if (x->header_bytes > HTTP_HEADER_MAX_BYTES) {
         x->header_overflow = true;
@@ -116,25 +127,6 @@ void http_exchange_add_header(struct http_exchange *x, const char *name, const c
         return;
     }
     x->line_count++;
-}
-
-void http_exchange_set_peer(struct http_exchange *x, const struct sockaddr *sa)
-{
-    char host[INET6_ADDRSTRLEN] = "?";
-
-    if (!sa || sa->sa_family == AF_UNIX) {
-        snprintf(x->peer, sizeof(x->peer), "unix");
-    } else if (sa->sa_family == AF_INET) {
-        struct sockaddr_in in;
-        memcpy(&in, sa, sizeof(in));
-        inet_ntop(AF_INET, &in.sin_addr, host, sizeof(host));
-        snprintf(x->peer, sizeof(x->peer), "%s:%u", host, ntohs(in.sin_port));
-    } else {
-        struct sockaddr_in6 in6;
-        memcpy(&in6, sa, sizeof(in6));
-        inet_ntop(AF_INET6, &in6.sin6_addr, host, sizeof(host));
-        snprintf(x->peer, sizeof(x->peer), "[%s]:%u", host, ntohs(in6.sin6_port));
-    }
 }
 
 static void exchange_choose_id(struct http_exchange *x)
@@ -264,6 +256,11 @@ bool http_is_unix(const struct http_exchange *x)
     return x->listener->is_unix;
 }
 
+bool http_is_tls(const struct http_exchange *x)
+{
+    return x->listener->tls != NULL;
+}
+
 bool http_can_chunk(const struct http_exchange *x)
 {
     return !x->is_http_1_0;
@@ -276,6 +273,20 @@ static bool announces_too_much(const struct http_exchange *x)
     return text && strtoull(text, NULL, 10) > HTTP_BODY_MAX_BYTES;
 }
 
+/* Where the body ends must be told once and clearly: two answers to that are how requests are smuggled past a proxy in
+ * front (RFC 9112 section 6). */
+static void check_framing(struct http_exchange *x)
+{
+    const char *length = http_header(x, "Content-Length"), *coding = http_header(x, "Transfer-Encoding");
+
+    if (coding && (length || x->is_http_1_0))
+        x->bad_framing = true;
+    else if (coding)
+        x->unknown_coding = strcasecmp(coding, "chunked") != 0;
+    else if (length && (!*length || strspn(length, "0123456789") != strlen(length)))
+        x->bad_framing = true;
+}
+
 bool http_exchange_begin(struct http_exchange *x, const char *method, const char *version)
 {
     x->method = strcmp(method, "GET") == 0    ? HTTP_GET
@@ -285,6 +296,7 @@ bool http_exchange_begin(struct http_exchange *x, const char *method, const char
     x->method_text = strdup(method);
     x->is_http_1_0 = strcmp(version, "HTTP/1.1") < 0;
     x->body_overflow = announces_too_much(x);
+    check_framing(x);
     query_split(x);
     exchange_choose_id(x);
     return x->method_text != NULL;

@@ -4,9 +4,11 @@
  */
 #include "proxy/http_internal.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -74,6 +76,25 @@ void http_socket_name(int fd, char *out, size_t cap)
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return;
     snprintf(out, cap, sa.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+void http_peer_name(const struct sockaddr *sa, char *out, size_t cap)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    struct sockaddr_in6 in6;
+    struct sockaddr_in in;
+
+    if (sa->sa_family == AF_INET) {
+        memcpy(&in, sa, sizeof(in));
+        inet_ntop(AF_INET, &in.sin_addr, host, sizeof(host));
+        snprintf(out, cap, "%s:%u", host, ntohs(in.sin_port));
+    } else if (sa->sa_family == AF_INET6) {
+        memcpy(&in6, sa, sizeof(in6));
+        inet_ntop(AF_INET6, &in6.sin6_addr, host, sizeof(host));
+        snprintf(out, cap, "[%s]:%u", host, ntohs(in6.sin6_port));
+    } else {
+        snprintf(out, cap, "unix");
+    }
 }
 
 int http_open_unix(const char *path, int *out_fd, struct err *err)

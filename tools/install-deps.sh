@@ -4,8 +4,8 @@
 # Quick and silent when all is there. Uses sudo when not root.
 set -euo pipefail
 
-build=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libcrypt-dev libcurl4-openssl-dev libzstd-dev zlib1g-dev
-    libjansson-dev libssl-dev libsqlite3-dev libxxhash-dev ca-certificates)
+build=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libgnutls28-dev libcrypt-dev libcurl4-openssl-dev
+    libzstd-dev zlib1g-dev libjansson-dev libssl-dev libsqlite3-dev libxxhash-dev ca-certificates)
 tests=(libcmocka-dev clang libclang-rt-dev llvm clang-tidy clang-format python3 shellcheck valgrind)
 
 case ${1:-build} in

@@ -34,7 +34,7 @@ EXCEPTIONS = {
 # public header is among the files: other projects' types stay inside.
 ANY = r"(\w+\.c|\w*_internal\.h)"
 OWNERS = [
-    (r"microhttpd\.h|gnutls/", ["proxy"], r"proxy/http(_\w+)?\.c|proxy/http_internal\.h"),
+    (r"microhttpd\.h|gnutls/", ["proxy"], r"proxy/http(_\w+)?\.c|proxy/http(_tls)?_internal\.h"),
     (r"curl/", ["proxy", "admin"], r"proxy/upstream(_\w+)?\.c|proxy/upstream_internal\.h|admin/client(_\w+)?\.c"),
     (r"sqlite3(ext)?\.h", ["store"], f"store/{ANY}"),
     (r"(zlib|zstd|zstd_errors|zdict|xxhash)\.h", ["transcode", "store"], f"(transcode|store)/{ANY}"),
