@@ -93,9 +93,11 @@ static void request_done(void *arg, const struct http_exchange *x, const struct 
 
     atomic_fetch_add(&l->p->counters.served_bytes, done->sent_bytes);
     log_event(l->p->opt.access_log ? LOG_INFO : LOG_DEBUG, "http",
-              "req=%s peer=%s method=%s path=%s status=%d bytes=%" PRIu64 " cache=%s view=%s done=%d ua=%s",
-              http_request_id(x), http_peer(x), http_method_text(x), log_quote(http_path(x)).s, done->status,
-              done->sent_bytes, done->cache ? done->cache : "-", done->view ? done->view : "-", done->complete,
+              "req=%s peer=%s listener=%s tls=%d method=%s path=%s status=%d bytes=%" PRIu64
+              " cache=%s view=%s done=%d ms=%" PRId64 " first_ms=%" PRId64 " ua=%s",
+              http_request_id(x), http_peer(x), done->listener, done->tls, log_quote(http_method_text(x)).s,
+              log_quote(http_path(x)).s, done->status, done->sent_bytes, done->cache ? done->cache : "-",
+              done->view ? done->view : "-", done->complete, done->ms, done->first_ms,
               log_quote(http_header(x, "User-Agent")).s);
 }
 
