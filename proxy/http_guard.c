@@ -13,16 +13,16 @@
 #include "base/log.h"
 #include "proxy/http_internal.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <linux/sockios.h>
 
 #define LOOK_MAX_MS 1000
 #define LOOK_MIN_MS 20
-#define GONE_MS 2000      /* a client that has closed its side may still read what comes soon */
-#define CROWDED_MS 1000   /* what an idle connection gets when others wait for its place */
+#define GONE_MS 2000    /* a client that has closed its side may still read what comes soon */
+#define CROWDED_MS 1000 /* what an idle connection gets when others wait for its place */
 #define REFUSED_LOG_MS 1000
 
 static const char timeout_answer[] = "HTTP/1.1 408 Request Timeout\r\n"

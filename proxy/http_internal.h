@@ -110,7 +110,7 @@ struct http_listener {
     struct http_server *server;
     struct http_listener *next;
     struct http_acceptor *acceptor;
-    void *daemon; /* struct MHD_Daemon * */
+    void *daemon;         /* struct MHD_Daemon * */
     struct http_tls *tls; /* NULL: plain */
     struct job tls_look;
     bool is_unix;
@@ -183,5 +183,6 @@ void http_peer_name(const struct sockaddr *sa, char *out, size_t cap);
 
 /* http_accept.c: a thread that accepts, looks at the first byte and passes the connection on, or answers itself when that
  * byte belongs to the other protocol. It also runs the guard. */
-MUST_CHECK int acceptor_start(struct http_listener *l, int listen_fd, struct err *err); /* takes listen_fd in any case */
-void acceptor_stop(struct http_acceptor *a);                                          /* joins; NULL is fine */
+MUST_CHECK int acceptor_start(struct http_listener *l, int listen_fd,
+                              struct err *err); /* takes listen_fd in any case */
+void acceptor_stop(struct http_acceptor *a);    /* joins; NULL is fine */

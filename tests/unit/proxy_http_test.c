@@ -722,10 +722,12 @@ static void test_listen_errors(void **state)
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct err err = ERR_INIT;
-        assert_int_equal(http_listen(f->server, &(struct http_listen_options){.address = bad[i]}, handle, f, &l, &err), ERR_USAGE);
+        assert_int_equal(http_listen(f->server, &(struct http_listen_options){.address = bad[i]}, handle, f, &l, &err),
+                         ERR_USAGE);
     }
     struct err err = ERR_INIT;
-    assert_int_equal(http_listen(f->server, &(struct http_listen_options){.address = f->address}, handle, f, &l, &err), ERR_BUSY);
+    assert_int_equal(http_listen(f->server, &(struct http_listen_options){.address = f->address}, handle, f, &l, &err),
+                     ERR_BUSY);
     err_clear(&err);
     if (http_listen(f->server, &(struct http_listen_options){.address = "[::1]:0"}, handle, f, &l, &err) == 0)
         assert_memory_equal(http_listener_address(l), "[::1]:", 6);

@@ -216,11 +216,14 @@ class Recask:
         self.process = None
         self.start()
 
+    def listen_flags(self):
+        return ["--listen", "%s:%d" % self.address]
+
     def start(self):
         env = {k: v for k, v in os.environ.items()
                if not k.lower().endswith("_proxy") and not k.startswith("RECASK_")}
         env.update({"RECASK_TEST_HOOKS": "1", **self.env})
-        command = [*self.launcher, BINARY, "serve", "--listen", "%s:%d" % self.address, "--admin", "%s:%d" % self.admin,
+        command = [*self.launcher, BINARY, "serve", *self.listen_flags(), "--admin", "%s:%d" % self.admin,
                    "--store", self.store, *self.flags]
         if self.disk_bytes:
             command = [*SMALL_DISK, "sh", self.store, str(self.disk_bytes), *command]
