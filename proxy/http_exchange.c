@@ -40,10 +40,7 @@ struct http_exchange *http_exchange_new(struct http_listener *l, const char *uri
     lock_init(&x->lock, RANK_REQUEST);
     buf_init(&x->body, HTTP_BODY_MAX_BYTES);
     x->start_ms = clock_mono_ms();
-    if (strlen(uri) > HTTP_URI_MAX_BYTES) {
-        x->uri_overflow = true; /* refused; what is left goes to the log */
-        uri = "/";
-    }
+    x->uri_overflow = strlen(uri) > HTTP_URI_MAX_BYTES; /* refused; the log shows its beginning */
     uri = skip_authority(uri);
     const char *mark = strchrnul(uri, '?');
     x->path = strndup(uri, (size_t)(mark - uri));

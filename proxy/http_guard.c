@@ -231,21 +231,33 @@ void conn_end(struct http_listener *l, struct http_exchange *x)
 
 static void cut(struct http_listener *l, struct http_conn *c, enum log_level level, const char *why)
 {
-    bool was_asking = c->phase == CONN_FIRST || c->phase == CONN_HEAD || c->phase == CONN_BODY;
     struct http_exchange *x = c->x;
 
     log_event(level, "http.overdue", "listener=%s peer=%s reason=%s", l->address, c->peer, why);
     c->phase = CONN_CUT;
     if (x) {
         lock_take(&x->lock);
-        x->timed_out = was_asking;
         exchange_cut(x);
         lock_give(&x->lock);
     }
-    /* The request is not complete, so libmicrohttpd has nothing to say that this could be mixed with. */
-    if (was_asking && !l->tls)
-        send(c->fd, timeout_answer, sizeof(timeout_answer) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     shutdown(c->fd, SHUT_RDWR);
+}
+
+/* The request is not complete and never will be, once its exchange is cut: so libmicrohttpd has nothing to say that the
+ * answer could be mixed with. */
+static void time_out(struct http_listener *l, struct http_conn *c, const char *why)
+{
+    struct http_exchange *x = c->x;
+
+    if (x) {
+        lock_take(&x->lock);
+        x->timed_out = true;
+        exchange_cut(x);
+        lock_give(&x->lock);
+    }
+    if (!l->tls)
+        send(c->fd, timeout_answer, sizeof(timeout_answer) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    cut(l, c, LOG_INFO, why);
 }
 
 /* 0: there; 1: has closed its side, or all of it; 2: reset. */
@@ -258,16 +270,20 @@ static int client_state(int fd)
     return p.revents & (POLLERR | POLLHUP) ? 2 : p.revents & POLLRDHUP ? 1 : 0;
 }
 
-/* libmicrohttpd looks away from a suspended connection: a client that is gone would be waited for as long as the upstream
- * takes. */
+/* libmicrohttpd looks away from a suspended connection, and misses an end that came right behind the last bytes (it is told
+ * of both once, and reads once): without this, a client that is gone would be waited for as long as the upstream or a limit
+ * takes. One whose answer is on its way may have closed its side and still read. */
 static bool is_gone(struct http_conn *c, int64_t now)
 {
     struct http_exchange *x = c->x;
+    bool look = true;
 
-    lock_take(&x->lock);
-    bool parked = x->parked;
-    lock_give(&x->lock);
-    int state = parked ? client_state(c->fd) : 0;
+    if (c->phase == CONN_ANSWER) {
+        lock_take(&x->lock);
+        look = x->parked;
+        lock_give(&x->lock);
+    }
+    int state = look ? client_state(c->fd) : 0;
     if (state == 0)
         c->gone_ms = 0;
     else if (c->gone_ms == 0)
@@ -304,7 +320,9 @@ static void look_at(struct http_listener *l, struct http_conn *c, int64_t now, b
     case CONN_FIRST:
     case CONN_HEAD:
         if (spent >= l->server->header_ms)
-            cut(l, c, LOG_INFO, "header");
+            time_out(l, c, "header");
+        else if (is_gone(c, now))
+            cut(l, c, LOG_DEBUG, "gone");
         break;
     case CONN_IDLE:
         if (is_stalled(l, c, now))
@@ -313,10 +331,14 @@ static void look_at(struct http_listener *l, struct http_conn *c, int64_t now, b
             c->since_ms = now; /* not idle yet: it still fetches the last answer */
         else if (spent >= l->server->idle_ms || (crowded && spent >= CROWDED_MS))
             cut(l, c, LOG_DEBUG, "idle");
+        else if (is_gone(c, now))
+            cut(l, c, LOG_DEBUG, "gone");
         break;
     case CONN_BODY:
         if (spent >= l->server->idle_ms)
-            cut(l, c, LOG_INFO, "body");
+            time_out(l, c, "body");
+        else if (is_gone(c, now))
+            cut(l, c, LOG_DEBUG, "gone");
         break;
     case CONN_ANSWER:
         if (is_stalled(l, c, now))
