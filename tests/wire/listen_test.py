@@ -76,7 +76,9 @@ class TlsStream(Stream):
 
     def __init__(self, address, context, method, target, headers=None, timeout=60, receive_buffer=None):
         # pylint: disable=super-init-not-called
-        self.sock = context.wrap_socket(connect(address, timeout, receive_buffer), server_hostname=LOCAL)
+        sock = connect(address, timeout, receive_buffer)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or each request waits for a delayed acknowledgement
+        self.sock = context.wrap_socket(sock, server_hostname=LOCAL)
         self.buffer, self.method, self.answer, self.taken = b"", method, None, 0
         head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
