@@ -276,12 +276,9 @@ static void check_framing(struct http_exchange *x)
 {
     const char *length = http_header(x, "Content-Length"), *coding = http_header(x, "Transfer-Encoding");
 
-    if (coding && (length || x->is_http_1_0))
-        x->bad_framing = true;
-    else if (coding)
-        x->unknown_coding = strcasecmp(coding, "chunked") != 0;
-    else if (length && (!*length || strspn(length, "0123456789") != strlen(length)))
-        x->bad_framing = true;
+    x->unknown_coding = coding && strcasecmp(coding, "chunked") != 0;
+    x->bad_framing |= coding && (length || x->is_http_1_0);
+    x->bad_framing |= length && (!*length || strspn(length, "0123456789") != strlen(length));
 }
 
 bool http_exchange_begin(struct http_exchange *x, const char *method, const char *version)

@@ -199,10 +199,9 @@ static int load_pair(const struct http_tls *t, struct tls_pair **out, struct err
 /* Follows links: a directory of secrets is renewed by turning one around. */
 static struct file_stamp stamp_file(const char *path)
 {
-    struct file_stamp s;
+    struct file_stamp s = {.why = 0};
     struct stat sb;
 
-    memset(&s, 0, sizeof(s)); /* compared as memory */
     if (stat(path, &sb) != 0) {
         s.why = errno;
         return s;
@@ -215,9 +214,24 @@ static struct file_stamp stamp_file(const char *path)
     return s;
 }
 
+static bool same_time(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+static bool same_file(const struct file_stamp *a, const struct file_stamp *b)
+{
+    return a->why == b->why && a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
+           same_time(&a->modified, &b->modified) && same_time(&a->changed, &b->changed);
+}
+
+static bool same_stamp(const struct stamp *a, const struct stamp *b)
+{
+    return same_file(&a->cert, &b->cert) && same_file(&a->key, &b->key);
+}
+
 static void stamp_files(const struct http_tls *t, struct stamp *out)
 {
-    memset(out, 0, sizeof(*out));
     out->cert = stamp_file(t->cert_file);
     out->key = stamp_file(t->key_file);
 }
@@ -258,9 +272,9 @@ void http_tls_look(struct http_tls *t)
     struct err err = ERR_INIT;
 
     stamp_files(t, &now);
-    bool settled = memcmp(&now, &t->last, sizeof(now)) == 0;
+    bool settled = same_stamp(&now, &t->last);
     t->last = now;
-    if (!settled || memcmp(&now, &t->tried, sizeof(now)) == 0)
+    if (!settled || same_stamp(&now, &t->tried))
         return;
     if (reload(t, &now, &err) < 0)
         log_event(LOG_WARN, "tls.reload", "error=%s note=\"the certificate in use stays\"", log_quote(err.msg).s);
