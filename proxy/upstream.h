@@ -11,10 +11,13 @@
  *      at most, with the URL byte for byte; Authorization never goes to another host or port, https never to http; cookies
  *      are neither kept nor sent). A URL that a redirect named is asked for anew from the registry, once, when it is refused
  *      as expired ones are. A client's credentials are never sent.
- * Tokens: a 401 with a Bearer challenge is answered with an anonymous token for "repository:NAME:pull", fetched once for all
- *      who need it, kept while it lives and sent along from then on. The token service must belong to the upstream
- *      (upstream_realm.h); ERR_DENIED if not, or when a new token is refused too; ERR_UPSTREAM, ERR_TIMEOUT or ERR_THROTTLED when the
- *      service fails. No callback and no log line sees a token.
+ * Credentials: an upstream without an account is asked anonymously. An account (upstream_def, auth_file) is used when the
+ *      registry asks for it: with Bearer a token for "repository:NAME:pull" is fetched once for all who need it, kept while
+ *      it lives and sent along from then on; with Basic alone the password itself goes to the registry's own origin. The
+ *      token service must belong to the upstream or be listed (upstream_realm.h). ERR_DENIED if not, or when credentials
+ *      or a new token are refused; what was refused is not tried again for a minute. ERR_UPSTREAM, ERR_TIMEOUT or
+ *      ERR_THROTTLED when the service fails, ERR_UPSTREAM when credentials cannot be read. No callback and no log line sees
+ *      a secret.
  * Time: connecting and stalls (no byte for stall_ms, or a stream's body below 1 KiB/s over so long; pauses do not count) end
  *      a try; a call or the rest of a stream is tried again with backoff, tries times in a row without progress. A stream
  *      resumes with Range at the byte it has reached and checks Content-Range; a 200 instead of a 206 has its prefix

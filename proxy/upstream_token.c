@@ -297,6 +297,22 @@ void tokens_go_on(struct upstreams *ups)
             go_on_all(ups, ups->list[i]);
 }
 
+/* The service could not be asked: those in the queue need not find that out one after the other. */
+static void fail_queue(struct upstreams *ups, const struct token *like, const struct fetch_result *r)
+{
+    struct token *t = ups->tokens;
+
+    while (t != NULL) {
+        if (!t->queued || t->up != like->up || strcmp(t->realm, like->realm) != 0) {
+            t = t->next;
+            continue;
+        }
+        t->queued = false;
+        fail(ups, t, r->err, r->retry_after_s);
+        t = ups->tokens;
+    }
+}
+
 void token_fetched(struct upstreams *ups, struct token *t, const struct fetch_result *r)
 {
     struct account *a = t->up->account;
@@ -315,6 +331,7 @@ void token_fetched(struct upstreams *ups, struct token *t, const struct fetch_re
         }
     }
     if (r->err->code != 0) {
+        fail_queue(ups, t, r);
         fail(ups, t, r->err, r->retry_after_s);
         return;
     }

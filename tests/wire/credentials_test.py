@@ -237,6 +237,53 @@ def wrong_password(t, gate, who):
     w.finish("WRONG-password", basic(USER, "WRONG-password"))
 
 
+def many_repositories(t, gate):
+    """The first is tried alone, the others are on their way at once after it."""
+    blobs = [add(t.up, f"repo {i}", f"library/r{i % 20}") for i in range(40)]
+    gate.delay = 0.1
+    w = Watch(t, upstream(t))
+    clients = Clients()
+    for data, path in blobs:
+        clients.run(good, w, data, path)
+    clients.join()
+    w.finish()
+
+
+def test_many_repositories_basic(t):
+    many_repositories(t, Gate(t.up, kinds=("Basic",)))
+
+
+def test_many_repositories_token(t):
+    """Case 60: a token for each."""
+    gate = Gate(t.up, service=t.more_upstream())
+    many_repositories(t, gate)
+    equal(len(gate.calls()), 20)
+
+
+def test_no_verdict(t):
+    """The one that tries a password for all meets a 403, which says nothing of it: the next one tries."""
+    blobs = [add(t.up, f"verdict {i}", f"library/r{i}") for i in range(6)]
+    gate = Gate(t.up, kinds=("Basic",))
+    gate.delay = 0.2
+    left = [3]
+
+    def some_403(req):
+        answer = gate.gate(req)
+        if answer is None and left[0] > 0:
+            left[0] -= 1
+            return Answer(403)
+        return answer
+
+    t.up.gate = some_403
+    w = Watch(t, upstream(t))
+    clients, statuses = Clients(), []
+    for _, path in blobs:
+        clients.run(lambda p: statuses.append(w.get(p).status), path)
+    clients.join()
+    equal(sorted(statuses), [200, 200, 200, 403, 403, 403])
+    w.finish()
+
+
 def test_wrong_password_basic(t):
     """Case 62: accounts are locked by retries."""
     wrong_password(t, Gate(t.up, kinds=("Basic",)), "the registry")
@@ -326,7 +373,11 @@ def test_token_service_fails(t):
         gate.service.gate = lambda _, a=answer: a
         equal("no token for " in w.message(blob[1], 502), True)
     gate.service.stop()
-    equal("no token for " in w.message(blob[1], 502), True)
+    clients, before = Clients(), w.r.log().count("ev=upstream.retry")
+    for i in range(12):
+        clients.run(w.message, add(t.up, f"down {i}", f"library/r{i}")[1], 502)
+    clients.join()
+    equal(w.r.log().count("ev=upstream.retry") - before < 12, True)  # one has tried for many
     gate.service.gate = gate.serve
     gate.service.start()
     good(w, *blob)
