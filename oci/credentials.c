@@ -161,8 +161,7 @@ static long match(const char *key, const struct place *up)
 
     if ((k.https && up->http) || (k.http && up->https))
         return -1;
-    if (!(is_hub(&k) && is_hub(up)) &&
-        (k.host_len != up->host_len || strncasecmp(k.host, up->host, k.host_len) != 0))
+    if (!(is_hub(&k) && is_hub(up)) && (k.host_len != up->host_len || strncasecmp(k.host, up->host, k.host_len) != 0))
         return -1;
     if (k.path_len == 0 || is_api_path(&k))
         return 0;

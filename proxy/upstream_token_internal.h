@@ -20,7 +20,7 @@ struct token {
     int64_t refused_ms; /* 0, or when credentials were refused for it: kept without a value, so that no more is asked */
     bool reading;       /* the upstream's credentials are being read for it */
     bool queued;        /* ... have been read; another fetch has to show first whether they are good */
-    struct fetch *fetch; /* NULL: none is running */
+    struct fetch *fetch;     /* NULL: none is running */
     struct exchange *askers; /* not empty only while a read, a fetch or a probe runs */
     struct credential_id id; /* Basic: whose */
     struct exchange *prober; /* Basic: the one exchange that may try credentials of which nothing is known yet */

@@ -97,4 +97,3 @@ void tokens_release(struct upstreams *ups)
     while (ups->tokens != NULL)
         token_forget(ups, ups->tokens);
 }
-

@@ -37,7 +37,8 @@ static void check(const struct oci_credentials *c)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const urls[] = {"https://registry-1.docker.io", "https://r.example/a/b", "http://127.0.0.1:5000"};
+    static const char *const urls[] = {"https://registry-1.docker.io", "https://r.example/a/b",
+                                       "http://127.0.0.1:5000"};
     struct oci_credentials c;
     struct oci_auth_entry e;
     struct err err = ERR_INIT;

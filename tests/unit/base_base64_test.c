@@ -41,8 +41,8 @@ static void test_vectors(void **state UNUSED)
 
 static void test_none(void **state UNUSED)
 {
-    static const char *const rows[] = {"Z", "Zg=", "Zg===", "Z===", "====", "=", "Zm9v=", "Zm 9", "Zm9\n", "Zm-_", "Zh==",
-                                       "Zm9=", "Zg==Zg=="};
+    static const char *const rows[] = {
+        "Z", "Zg=", "Zg===", "Z===", "====", "=", "Zm9v=", "Zm 9", "Zm9\n", "Zm-_", "Zh==", "Zm9=", "Zg==Zg=="};
     uint8_t data[BASE64_DATA_BYTES(16)];
     size_t len;
 

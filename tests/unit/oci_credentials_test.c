@@ -52,11 +52,18 @@ static void check_key(const char *key, const char *url, bool good)
 
 static void test_keys(void **state UNUSED)
 {
-    static const char *const good[] = {"r.example",        "R.Example",           "r.example/",
-                                       "https://r.example", "https://r.example/v1/", "https://r.example/v2/",
-                                       "r.example/v2",      "https://r.example:443", "HTTPS://r.example"};
-    static const char *const bad[] = {"r.example:5000", "xr.example",        "r.example.org", "http://r.example", "example",
-                                      "",              "r.example/prefix", "ftp://r.example", "r.example@x"};
+    static const char *const good[] = {"r.example",
+                                       "R.Example",
+                                       "r.example/",
+                                       "https://r.example",
+                                       "https://r.example/v1/",
+                                       "https://r.example/v2/",
+                                       "r.example/v2",
+                                       "https://r.example:443",
+                                       "HTTPS://r.example"};
+    static const char *const bad[] = {"r.example:5000",   "xr.example",      "r.example.org",
+                                      "http://r.example", "example",         "",
+                                      "r.example/prefix", "ftp://r.example", "r.example@x"};
 
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         check_key(good[i], "https://r.example", true);
@@ -221,7 +228,10 @@ static void test_server(void **state UNUSED)
 
 static void test_reply(void **state UNUSED)
 {
-    static const char *const bad[] = {"", "hunter2", "{\"Username\":\"me\"}", "{\"Secret\":\"hunter2\"}",
+    static const char *const bad[] = {"",
+                                      "hunter2",
+                                      "{\"Username\":\"me\"}",
+                                      "{\"Secret\":\"hunter2\"}",
                                       "{\"Username\":\"\",\"Secret\":\"hunter2\"}",
                                       "{\"Username\":\"a:b\",\"Secret\":\"hunter2\"}",
                                       "{\"Username\":\"<token>\",\"Secret\":\"\"}",
@@ -256,9 +266,9 @@ static void test_reply(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),   cmocka_unit_test(test_hub),       cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_forms),  cmocka_unit_test(test_helpers),   cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_limits), cmocka_unit_test(test_basic),     cmocka_unit_test(test_server),
+        cmocka_unit_test(test_keys),   cmocka_unit_test(test_hub),     cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_forms),  cmocka_unit_test(test_helpers), cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_limits), cmocka_unit_test(test_basic),   cmocka_unit_test(test_server),
         cmocka_unit_test(test_reply),
     };
 

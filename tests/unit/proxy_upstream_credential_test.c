@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * proxy/upstream_credential.c and proxy/upstream_helper.c: files and programs as they come. Case 62.
  */
-#include "proxy/upstream_credential.h"
 #include "base/clock.h"
+#include "proxy/upstream_credential.h"
 #include "proxy/upstream_helper.h"
 
 #include <dirent.h>
@@ -229,10 +229,11 @@ static void test_helper_surroundings(void **state UNUSED)
     int fd = dup(0); /* not close-on-exec */
 
     assert_true(fd > 2);
-    write_script("docker-credential-around",
-                 "fds=$(ls /proc/self/fd | wc -l)\nblocked=$(sed -n 's/^SigBlk:.*\\([0-9a-f]\\{8\\}\\)$/\\1/p' "
-                 "/proc/self/status)\n"
-                 "echo \"{\\\"Username\\\":\\\"$AWS_PROFILE.$RECASK_SECRET.$fds.$blocked\\\",\\\"Secret\\\":\\\"x\\\"}\"\n");
+    write_script(
+        "docker-credential-around",
+        "fds=$(ls /proc/self/fd | wc -l)\nblocked=$(sed -n 's/^SigBlk:.*\\([0-9a-f]\\{8\\}\\)$/\\1/p' "
+        "/proc/self/status)\n"
+        "echo \"{\\\"Username\\\":\\\"$AWS_PROFILE.$RECASK_SECRET.$fds.$blocked\\\",\\\"Secret\\\":\\\"x\\\"}\"\n");
     snprintf(with, sizeof with, "%s:%s", dir, before);
     setenv("PATH", with, 1);
     setenv("AWS_PROFILE", "prod", 1);

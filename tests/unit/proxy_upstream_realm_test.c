@@ -203,9 +203,9 @@ static void test_same_origin(void **state UNUSED)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_own), cmocka_unit_test(test_foreign),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_own),     cmocka_unit_test(test_foreign),
                                        cmocka_unit_test(test_message), cmocka_unit_test(test_same_origin),
-                                       cmocka_unit_test(test_listed), cmocka_unit_test(test_listable)};
+                                       cmocka_unit_test(test_listed),  cmocka_unit_test(test_listable)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,9 +114,9 @@ class Watch:
             self.said.append(answer.body)
         return answer
 
-    def message(self, path, status):
+    def message(self, path, code):
         answer = self.get(path)
-        equal(answer.status, status, answer.body)
+        equal((answer.status, answer.error_code()), (404, code), answer.body)
         return answer.json()["errors"][0]["message"].encode("latin-1").decode()  # each byte is a character there
 
     def finish(self, *more_secrets):
@@ -222,14 +222,14 @@ def wrong_password(t, gate, who):
     w = Watch(t, entry)
     clients = Clients()
     for _, path in blobs:
-        clients.run(w.message, path, 403)
+        clients.run(w.message, path, "DENIED")
     clients.join()
-    message = w.message(blobs[0][1], 403)
+    message = w.message(blobs[0][1], "DENIED")
     want = f"{who} refused the credentials of upstream {t.up.host} (user {USER} from {entry['password_file']})"
     equal(want in message, True, message)
     equal(len(gate.logins()), 1)
     for _, path in blobs[:5]:
-        equal(want in w.message(path, 403), True)
+        equal(want in w.message(path, "DENIED"), True)
     equal(len(gate.logins()), 1)
     upstream(t)
     for data, path in blobs[:12]:
@@ -280,7 +280,7 @@ def test_no_verdict(t):
     for _, path in blobs:
         clients.run(lambda p: statuses.append(w.get(p).status), path)
     clients.join()
-    equal(sorted(statuses), [200, 200, 200, 403, 403, 403])
+    equal(sorted(statuses), [200, 200, 200, 404, 404, 404])
     w.finish()
 
 
@@ -302,7 +302,7 @@ def forbidden(t, gate):
     good(w, *mine)
     before = len(gate.logins())
     for _ in range(4):
-        equal(" refused the credentials of upstream " in w.message(alien[1], 403), True)
+        equal(" refused the credentials of upstream " in w.message(alien[1], "DENIED"), True)
     equal(len(gate.logins()) - before, 1)
     good(w, *add(t.up, "mine too"))
     good(w, *add(t.up, "third", "library/third"))
@@ -344,7 +344,7 @@ def test_unreadable_password(t):
     calls = len(gate.calls())
     os.unlink(entry["password_file"])
     path = add(t.up, "no password")[1]
-    message = w.message(path, 502)
+    message = w.message(path, "UNAVAILABLE")
     equal(f"credentials for upstream {t.up.host}: " in message and entry["password_file"] in message, True, message)
     equal(len(gate.calls()), calls)
     time.sleep(1.1)
@@ -358,7 +358,7 @@ def test_no_password(t):
     """A registry that wants one, and there is none: said so."""
     Gate(t.up, kinds=("Basic",))
     w = Watch(t, {"url": t.up.url})
-    message = w.message(add(t.up, "none")[1], 403)
+    message = w.message(add(t.up, "none")[1], "DENIED")
     equal(f"the registry wants a password, and upstream {t.up.host} has none" in message, True, message)
     equal(t.up.count(), 1)
     w.finish()
@@ -371,11 +371,11 @@ def test_token_service_fails(t):
     w = Watch(t, upstream(t))
     for answer in (Answer(500, PASSWORD.encode()), Answer(200, b'{"token":7}'), Answer(200, b"not json")):
         gate.service.gate = lambda _, a=answer: a
-        equal("no token for " in w.message(blob[1], 502), True)
+        equal("no token for " in w.message(blob[1], "UNAVAILABLE"), True)
     gate.service.stop()
     clients, before = Clients(), w.r.log().count("ev=upstream.retry")
     for i in range(12):
-        clients.run(w.message, add(t.up, f"down {i}", f"library/r{i}")[1], 502)
+        clients.run(w.message, add(t.up, f"down {i}", f"library/r{i}")[1], "UNAVAILABLE")
     clients.join()
     equal(w.r.log().count("ev=upstream.retry") - before < 12, True)  # one has tried for many
     gate.service.gate = gate.serve
@@ -400,7 +400,7 @@ def test_not_to_others(t):
         good(w, theirs[0], theirs[1] + "?ns=b.example")
         Gate(other, kinds=kinds).anonymous = True
         theirs = add(other, f"theirs, closed {kinds}")
-        equal(w.get(theirs[1] + "?ns=b.example").status, 403 if kinds == ("Basic",) else 200)
+        equal(w.get(theirs[1] + "?ns=b.example").status, 404 if kinds == ("Basic",) else 200)
         w.finish()
         other.gate = None
     equal((len(cdn.requests) > 0, len(other.requests) > 0), (True, True))
@@ -419,7 +419,7 @@ def test_foreign_realm(t):
     for realm in (f"http://localhost:{evil.port}/authx", f"http://localhost:{evil.port}/auth/../x",
                   f"http://localhost:{t.up.port}/auth", f"http://me@localhost:{evil.port}/auth", "http://evil.example/auth"):
         gate.realm = realm
-        equal("not its own" in w.message(blob[1], 403), True)
+        equal("not its own" in w.message(blob[1], "DENIED"), True)
     equal(evil.accepted, 0)
     gate.service = evil
     evil.gate = gate.serve
@@ -440,7 +440,7 @@ def test_token_redirects(t):
     good(w, *add(t.up, "hop"))
     equal(["authorization" in r.headers for r in service.seen() + second.seen()], [True, False])
     service.gate = lambda r: Answer(307, Location=f"http://localhost:{evil.port}{r.target}")
-    message = w.message(add(t.up, "evil", "library/evil")[1], 403)
+    message = w.message(add(t.up, "evil", "library/evil")[1], "DENIED")
     equal("not its own" in message, True, message)
     service.gate = lambda r: Answer(307, Location="/moved?" + r.query) if r.path == TOKEN_PATH else \
         gate.serve(type(r)(r.method, f"{TOKEN_PATH}?{r.query}", r.headers))
@@ -489,15 +489,15 @@ def test_identity_refused(t):
     w = Watch(t, {"url": t.up.url, "credential_helper": path})
     blob = add(t.up, "identity")
     service.gate = lambda r: Answer(307, Location=evil.url + r.path)
-    equal("which an identity token is not" in w.message(blob[1], 403), True)
+    equal("which an identity token is not" in w.message(blob[1], "DENIED"), True)
     service.gate = lambda r: Answer(405)
-    equal("status 405" in w.message(blob[1], 502), True)
+    equal("status 405" in w.message(blob[1], "UNAVAILABLE"), True)
     service.gate = gate.serve
     gate.identities = set()
     gate.refusal = 400
     before = len(gate.calls())
     for _ in range(3):
-        message = w.message(blob[1], 403)
+        message = w.message(blob[1], "DENIED")
         equal(f"refused the credentials of upstream {t.up.host} (identity token from credential helper {path})" in message,
               True, message)
     equal((len(gate.calls()) - before <= 2, evil.accepted), (True, 0))
@@ -542,7 +542,7 @@ def test_helper_fails(t):
     for i, (name, script) in enumerate(scripts.items()):
         helper(t, name, script)
         w = Watch(t, {"url": t.up.url, "credential_helper": name})
-        message = w.message(add(t.up, f"fails {i}")[1], 502)
+        message = w.message(add(t.up, f"fails {i}")[1], "UNAVAILABLE")
         equal(f"credential helper {name}: " in message and "session" not in message, True, message)
         equal("session expired" in w.finish(), name == "exit")
     equal(gate.calls(), [])
@@ -590,9 +590,9 @@ def test_auth_file(t):
     own = {"name": "b.example", "url": other.url, "username": "own", "password_file": write(t, "own", "OWN-password")}
     w = Watch(t, {"name": "a.example", "url": t.up.url}, own, auth_file=auth)
     data, path = add(t.up, "auths")
-    message = w.message(path + "?ns=a.example", 403)
+    message = w.message(path + "?ns=a.example", "DENIED")
     equal(f"(user {USER} from {auth})" in message, True, message)
-    equal(w.message(path + "?ns=a.example", 403), message)
+    equal(w.message(path + "?ns=a.example", "DENIED"), message)
     equal(len(gate.calls()), 1)
     write(t, "docker.json", json.dumps({"auths": {f"http://{t.up.host}/v2/": {"identitytoken": IDENTITY}}}))
     good(w, data, path + "?ns=a.example")
