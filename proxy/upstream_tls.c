@@ -287,6 +287,8 @@ bool tls_configure(struct tls_files *t, CURL *easy, bool at_home)
 
 static int certificate_says(long verify, const char *reason, const char *place, struct err *err)
 {
+    if (strstr(reason, "subject name") != NULL) /* libcurl's own check, after OpenSSL's */
+        return err_set(err, ERR_UPSTREAM, "the certificate of %s is for another name", place);
     switch (verify) {
     case VERIFY_EXPIRED:
         return err_set(err, ERR_UPSTREAM, "the certificate of %s has expired", place);
@@ -301,10 +303,6 @@ static int certificate_says(long verify, const char *reason, const char *place, 
         return err_set(err, ERR_UPSTREAM,
                        "the certificate of %s comes from an authority that is not trusted here (ca_file names others)",
                        place);
-    case 0:
-        if (strstr(reason, "subject name") != NULL)
-            return err_set(err, ERR_UPSTREAM, "the certificate of %s is for another name", place);
-        break;
     default:
         break;
     }

@@ -25,6 +25,8 @@ Knobs (the first that matches a request is used; times=N: for its first N reques
     no_length    neither; the end of the connection ends the body
     range_status None: as it should be; 200: Range is ignored; 400, 416...: Range is refused so
 
+up.tls = ssl.SSLContext: connections from then on speak TLS (None: no more); request.client is who their certificate names.
+
 up.gate = fn: fn(request) returns the Answer to a request, or None for what the knobs and the contents say.
 """
 import hashlib
@@ -81,6 +83,7 @@ class Request:
         self.headers = headers
         self.body = b""
         self.at = time.monotonic()
+        self.client = None  # the CN of the certificate that the client showed
 
     def __repr__(self):
         return f"{self.method} {self.target} {self.headers.get('range', '')}".rstrip()
@@ -110,6 +113,7 @@ class MockUpstream:
         self.referrers = {}  # (repo, digest) -> bytes of an index
         self.knobs = []      # (path, Knob)
         self.gate = None
+        self.tls = None
         self.requests = []
         self.sent_bytes = {}
         self.open_now = 0
@@ -179,7 +183,7 @@ class MockUpstream:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def host(self):
@@ -225,13 +229,35 @@ class MockUpstream:
                 self.open_now += 1
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
+    def _shake_hands(self, sock):
+        """The connection in TLS, and the name that the client's certificate has; None when they do not agree."""
+        with self.lock:
+            self.connections.discard(sock)
+        try:
+            secure = self.tls.wrap_socket(sock, server_side=True)
+        except (OSError, ValueError):
+            with self.lock:
+                self.open_now -= 1
+            sock.close()
+            return None, None
+        with self.lock:
+            self.connections.add(secure)
+        names = dict(pair[0] for pair in (secure.getpeercert() or {}).get("subject", ()))
+        return secure, names.get("commonName")
+
     def _serve(self, sock):
+        client = None
+        if self.tls:
+            sock, client = self._shake_hands(sock)
+            if not sock:
+                return
         stream = sock.makefile("rb")
         try:
             while True:
                 request = self._read_request(stream)
                 if request is None:
                     break
+                request.client = client
                 with self.lock:
                     self.requests.append(request)
                 self._answer(sock, request)
