@@ -24,10 +24,18 @@
 
 enum mode { MODE_GOOD = 0, MODE_WRONG, MODE_MISSING, MODE_HANG, MODE_SLOW, MODE_NO_LENGTH, MODE_LATE, MODE_ENCODED };
 
-/* For MODE_ENCODED: what goes out, with which Content-Encoding. */
-static struct drained encoded;
-static const char *encoding;
-static size_t break_at; /* in its first answer; 0: never */
+/* For MODE_ENCODED: what goes out, with which Content-Encoding. What was served once stays until the server has stopped. */
+struct served {
+    const char *data;
+    size_t len;
+    const char *encoding;
+    size_t break_at; /* in its first answer; 0: never */
+};
+
+static pthread_mutex_t served_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct served served; /* under the mutex */
+static struct drained encoded[8];
+static size_t encoded_count;
 
 struct fixture {
     char dir[64];
@@ -61,14 +69,17 @@ static void wait_for_knob(struct server *s)
 
 static bool serve_encoded(int fd, unsigned nth, const char *request)
 {
-    size_t len = nth == 0 && break_at > 0 ? break_at : encoded.len;
     char head[256];
 
+    pthread_mutex_lock(&served_mutex);
+    struct served now = served;
+    pthread_mutex_unlock(&served_mutex);
+    size_t len = nth == 0 && now.break_at > 0 ? now.break_at : now.len;
     if (strcasestr(request, "\r\nRange:") != NULL) /* it would be a part of bytes made anew */
         return server_say(fd, "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
-    snprintf(head, sizeof(head), "HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %zu\r\n\r\n", encoding,
-             encoded.len);
-    return server_say(fd, head) && server_write(fd, encoded.data, len) && len == encoded.len;
+    snprintf(head, sizeof(head), "HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %zu\r\n\r\n", now.encoding,
+             now.len);
+    return server_say(fd, head) && server_write(fd, now.data, len) && len == now.len;
 }
 
 static bool serve(struct server *s, int fd, unsigned nth, const char *request)
@@ -156,6 +167,8 @@ static int tear_down(void **state)
 
     stop(f);
     server_stop(&f->server);
+    while (encoded_count > 0)
+        drained_release(&encoded[--encoded_count]);
     store_close(f->st);
     nftw(f->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     free(f->blob);
@@ -458,55 +471,69 @@ static void limit_files(rlim_t bytes)
 
 /* ---- Content-Encoding, though nobody asked for one ------------------------------------------------------------------------------- */
 
-static void encode(struct fixture *f, enum codec c, size_t len)
+/* The first len bytes of the blob, encoded. */
+static const struct drained *encode(struct fixture *f, enum codec c, size_t len)
 {
     struct script sc = {.data = (const char *)f->blob, .len = len, .fail_at = SIZE_MAX};
     struct source *in, *s;
     struct filter *filter;
     struct err err = ERR_INIT;
 
-    break_at = 0;
-    encoding = codec_name(c);
+    assert_true(encoded_count < ARRAY_LEN(encoded));
+    struct drained *d = &encoded[encoded_count++];
     ASSERT_OK(source_script_new(&sc, &in, &err));
     ASSERT_OK(codec_encoder_new(c, CODEC_LEVEL_FAST, &filter, &err));
     ASSERT_OK(source_filtered_new(&in, &filter, 65536, &s, &err));
-    source_drain(&s, 65536, &encoded);
-    assert_int_equal(encoded.rc, STEP_EOF);
+    source_drain(&s, 65536, d);
+    assert_int_equal(d->rc, STEP_EOF);
+    return d;
+}
+
+static void offer(struct fixture *f, const struct drained *d, size_t len, const char *encoding, size_t break_at)
+{
+    pthread_mutex_lock(&served_mutex);
+    served = (struct served){d->data, len, encoding, break_at};
+    pthread_mutex_unlock(&served_mutex);
     atomic_store(&f->server.knob[0], MODE_ENCODED);
 }
 
-/* Case 84 for blobs: compressed on the way. Nobody sees a byte before it is decoded and right; nor is it resumed by Range. */
-static void test_encoded(void **state)
+static void is_decoded(struct fixture *f, enum codec c, bool breaks)
 {
-    struct fixture *f = *state;
+    const struct drained *e = encode(f, c, BLOB_BYTES);
     struct drained d;
     struct source *s;
     bool started;
     uint64_t length;
     struct err err = ERR_INIT;
 
-    for (int c = CODEC_GZIP; c <= CODEC_ZSTD; c++) {
-        encode(f, (enum codec)c, BLOB_BYTES);
-        break_at = c == CODEC_ZSTD ? encoded.len / 2 : 0;
-        struct fill *fill = join(f, &started);
-        wait_for(fill, FILL_STREAMING, NULL);
-        ASSERT_OK(fill_follow(fill, 7, false, &s, &err));
-        source_drain(&s, 100000, &d);
-        expect_whole(f, &d, 7);
-        assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DONE);
-        assert_true(fill_length(fill, &length));
-        assert_int_equal(length, BLOB_BYTES);
-        fill_unref(fill);
-        assert_true(is_present(f));
-        drained_release(&encoded);
-        if (c == CODEC_ZSTD)
-            break;
-        assert_int_equal(atomic_load(&f->server.requests), 1);
-        assert_true(until(table_empty, f));
-        tear_down(state);
-        set_up(state);
-        f = *state;
-    }
+    offer(f, e, e->len, codec_name(c), breaks ? e->len / 2 : 0);
+    struct fill *fill = join(f, &started);
+    wait_for(fill, FILL_STREAMING, NULL);
+    ASSERT_OK(fill_follow(fill, 7, false, &s, &err));
+    source_drain(&s, 100000, &d);
+    expect_whole(f, &d, 7);
+    assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DONE);
+    assert_true(fill_length(fill, &length));
+    assert_int_equal(length, BLOB_BYTES);
+    fill_unref(fill);
+    assert_true(is_present(f));
+    assert_true(until(table_empty, f));
+}
+
+/* Case 84 for blobs: compressed on the way. Nobody sees a byte before it is decoded and right; nor is it resumed by Range. */
+static void test_encoded(void **state)
+{
+    struct fixture *f = *state;
+
+    is_decoded(f, CODEC_GZIP, false);
+    assert_int_equal(atomic_load(&f->server.requests), 1);
+}
+
+static void test_encoded_breaks(void **state)
+{
+    struct fixture *f = *state;
+
+    is_decoded(f, CODEC_ZSTD, true);
     assert_int_equal(atomic_load(&f->server.requests), 2);
 }
 
@@ -514,24 +541,23 @@ static void test_encoded(void **state)
 static void test_mislabelled(void **state)
 {
     struct fixture *f = *state;
+    const struct drained *e = encode(f, CODEC_GZIP, 100000);
     struct drained d;
     bool started;
 
-    encode(f, CODEC_GZIP, 100000);
-    digest_of(encoded.data, encoded.len, &f->digest);
-    encoding = "x-gzip";
+    digest_of(e->data, e->len, &f->digest);
+    offer(f, e, e->len, "x-gzip", 0);
     struct fill *fill = join(f, &started);
     wait_for(fill, FILL_VERIFIED, NULL);
     follow(f, fill, 0, true, &d);
     assert_int_equal(d.rc, STEP_EOF);
-    assert_int_equal(d.len, encoded.len);
-    assert_memory_equal(d.data, encoded.data, d.len);
+    assert_int_equal(d.len, e->len);
+    assert_memory_equal(d.data, e->data, d.len);
     drained_release(&d);
     assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DONE);
     fill_unref(fill);
     assert_true(is_present(f));
     assert_true(until(table_empty, f));
-    drained_release(&encoded);
 }
 
 static void fails_with(struct fixture *f, int code)
@@ -556,38 +582,36 @@ static void fails_with(struct fixture *f, int code)
 static void test_encoded_wrong(void **state)
 {
     struct fixture *f = *state;
+    const struct drained *other = encode(f, CODEC_GZIP, BLOB_BYTES - 1);
+    const struct drained *zstd = encode(f, CODEC_ZSTD, BLOB_BYTES);
+    const struct drained *gzip = encode(f, CODEC_GZIP, BLOB_BYTES);
+    const struct drained *none = encode(f, CODEC_NONE, 1000);
 
-    encode(f, CODEC_GZIP, BLOB_BYTES - 1);
+    offer(f, other, other->len, "gzip", 0);
     fails_with(f, ERR_CORRUPT);
-    drained_release(&encoded);
-    encode(f, CODEC_ZSTD, BLOB_BYTES);
-    encoded.len -= 10; /* and so it says */
+    offer(f, zstd, zstd->len - 10, "zstd", 0); /* and so it says */
     fails_with(f, ERR_CORRUPT);
-    drained_release(&encoded);
-    encode(f, CODEC_GZIP, BLOB_BYTES);
+    offer(f, none, none->len, "br", 0);
+    fails_with(f, ERR_CORRUPT);
     f->p->opt.max_layer_bytes = BLOB_BYTES - 1;
+    offer(f, gzip, gzip->len, "gzip", 0);
     fails_with(f, ERR_LIMIT);
-    f->p->opt.max_layer_bytes = BLOB_BYTES;
-    encoding = "br";
-    encoded.data[0] = 'x';
-    fails_with(f, ERR_CORRUPT);
-    drained_release(&encoded);
 }
 
 /* The spool has no room: neither for what comes, nor for what that decodes to. */
 static void test_encoded_no_room(void **state)
 {
     struct fixture *f = *state;
+    const struct drained *e = encode(f, CODEC_GZIP, BLOB_BYTES);
 
     signal(SIGXFSZ, SIG_IGN);
-    encode(f, CODEC_GZIP, BLOB_BYTES);
-    limit_files(encoded.len / 2);
+    offer(f, e, e->len, "gzip", 0);
+    limit_files(e->len / 2);
     fails_with(f, ERR_IO);
+    assert_true(e->len < BLOB_BYTES - 1);
     limit_files(BLOB_BYTES - 1);
-    if (encoded.len < BLOB_BYTES - 1)
-        fails_with(f, ERR_IO);
+    fails_with(f, ERR_IO);
     limit_files(RLIM_INFINITY);
-    drained_release(&encoded);
 }
 
 /* ---- no room ------------------------------------------------------------------------------------------------------------------------ */
@@ -771,6 +795,7 @@ int main(void)
         T(test_wrong_digest),
         T(test_missing),
         T(test_encoded),
+        T(test_encoded_breaks),
         T(test_mislabelled),
         T(test_encoded_wrong),
         T(test_encoded_no_room),

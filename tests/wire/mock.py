@@ -229,16 +229,29 @@ class MockUpstream:
                 self.open_now += 1
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
+    @staticmethod
+    def _hear_out(sock):
+        """Closed at once, the request that is on its way would be answered with a reset, and our alert be lost."""
+        with socket.socket(fileno=sock.detach()) as plain:
+            try:
+                plain.settimeout(5)
+                plain.shutdown(socket.SHUT_WR)
+                while plain.recv(65536):
+                    pass
+            except OSError:
+                pass
+
     def _shake_hands(self, sock):
         """The connection in TLS, and the name that the client's certificate has; None when they do not agree."""
         with self.lock:
             self.connections.discard(sock)
+        secure = self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         try:
-            secure = self.tls.wrap_socket(sock, server_side=True)
+            secure.do_handshake()
         except (OSError, ValueError):
+            self._hear_out(secure)
             with self.lock:
                 self.open_now -= 1
-            sock.close()
             return None, None
         with self.lock:
             self.connections.add(secure)
