@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the case list about what the store holds, loses and gives back, where no other file has them. CASES.md lists all."""
+"""Rows of the case list about what the store holds, loses and gives back, where no other file has them (CASES.md)."""
 import os
 import random
 import threading
@@ -30,7 +30,7 @@ def spool_empties(r):
     until(lambda: not r.files("spool"), "an empty spool")
 
 
-# ---- shared and evicted -------------------------------------------------------------------------------------------------
+# ---- shared and evicted ----------------------------------------------------------------------------------------------
 
 def test_eviction_of_one_image_leaves_the_other(t):
     """Case 1: all that only the first image has goes; the second is served whole without an upstream."""
@@ -114,7 +114,7 @@ def test_pulls_while_blobs_are_evicted(t):
     equal(evicted[0] > 5, True, f"{evicted[0]} evictions")
 
 
-# ---- files that go or never were ----------------------------------------------------------------------------------------
+# ---- files that go or never were -------------------------------------------------------------------------------------
 
 def layer_in_files(t, seed):
     """recask with a layer whose compressed and plain form are both in its store, and the files that hold them."""
@@ -126,7 +126,7 @@ def layer_in_files(t, seed):
 
 
 def test_files_vanish_under_a_running_process(t):
-    """Cases 2, 4: a file that goes or shrinks while recask runs: what is served is right or visibly cut, and it heals."""
+    """Cases 2, 4: a file that goes or shrinks while recask runs: what is served is right or cut, and it heals."""
     for damage in ("gone", "empty", "half"):
         r, layer, files = layer_in_files(t, damage)
         equal(len(files) > 0, True)
@@ -150,7 +150,7 @@ def test_files_vanish_under_a_running_process(t):
 
 
 def test_lost_files_and_no_upstream(t):
-    """Case 2: when nothing can be fetched again, that is an error or a cut, never a complete answer with other bytes."""
+    """Case 2: what cannot be fetched again is an error or a cut answer, never a complete one with other bytes."""
     r, layer, files = layer_in_files(t, 1)
     for file in files:
         os.truncate(file, 0)
@@ -162,7 +162,8 @@ def test_lost_files_and_no_upstream(t):
             if answer.status != 200:
                 equal((answer.status >= 400, bool(answer.error_code())), (True, True))
     t.up.start()
-    until(lambda: r.blob(REPO, layer.digest).body == layer.blob and r.blob(REPO, layer.diff_id).body == layer.tar, "healed")
+    until(lambda: r.blob(REPO, layer.digest).body == layer.blob, "the original, healed")
+    until(lambda: r.blob(REPO, layer.diff_id).body == layer.tar, "the canonical form, healed")
     t.allow = "."
 
 
@@ -189,7 +190,7 @@ def test_upstream_says_a_blob_is_empty(t):
     whole(r.get(path), data)
 
 
-# ---- aborted ------------------------------------------------------------------------------------------------------------
+# ---- aborted ---------------------------------------------------------------------------------------------------------
 
 def test_aborted_pulls_give_their_bytes_back(t):
     """Case 13: twenty cold pulls that neither client nor upstream finishes; then nothing of them is left."""
@@ -218,7 +219,7 @@ def test_aborted_pulls_give_their_bytes_back(t):
 
 
 def test_full_disk_passes_through_and_says_so(t):
-    """Case 15: the log tells that the blob was not kept; many clients and a second one afterwards get it all the same."""
+    """Case 15: the log tells that the blob was not kept; the next client gets it all the same."""
     if not can_mount():
         raise Skip("cannot mount a small file system")
     r = t.recask(disk_bytes=10 << 20)
@@ -232,7 +233,7 @@ def test_full_disk_passes_through_and_says_so(t):
 
 
 def test_stuck_fill_holds_nobody(t):
-    """Case 44: beside a transfer that stands still every tag and every other blob is served; the number of fills shows it."""
+    """Case 44: beside a transfer that stands still all else is served; the number of fills shows it."""
     data, _, path = raw_blob(t, 1, 2_000_000)
     image = images.small_image().push(t.up, "other/app", "1")
     r = t.recask()
@@ -251,7 +252,7 @@ def test_stuck_fill_holds_nobody(t):
     equal(r.stats()["fills"], 0)
 
 
-# ---- cost ---------------------------------------------------------------------------------------------------------------
+# ---- cost ------------------------------------------------------------------------------------------------------------
 
 def reads(r):
     """System calls that read files, so far; sockets are read by others."""
@@ -260,7 +261,7 @@ def reads(r):
 
 
 def test_warm_get_costs_little(t):
-    """Case 76: a warm blob is read in large steps, after a few reads of the catalog, with nothing asked of the upstream."""
+    """Case 76: a warm blob is read in large steps, after a few reads of the catalog; the upstream is not asked."""
     image = images.small_image(layers=1, size=6_000_000).push(t.up, REPO, "1")
     r = t.recask()
     r.pull(REPO, image, "1")
