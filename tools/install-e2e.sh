@@ -5,11 +5,14 @@
 #
 #   1. packages: the clients and the registry of Debian 12 (no service is started);
 #   2. base:     a minimal bookworm tree as a tarball, from which test images are made;
-#   3. sid:      a tree with the newest clients (containerd 2, docker 28+, crane, oras, ...).
+#   3. sid:      a tree with the newest clients (containerd 2, docker 28+, crane, oras, ...);
+#   4. conformance: the OCI distribution-spec's test suite, a Go program. It needs Go 1.24: the
+#                machine's, else sid's, which is gone again afterwards.
 #
-# 2 and 3 are kept in ${RECASK_CACHE:-/var/cache/recask} and made again only when a list below
-# changes. When one of them cannot be made, the reason goes to base.reason or sid.reason there
-# and the tests that need it skip with that reason; only step 1 makes this script fail.
+# 2 to 4 are kept in ${RECASK_CACHE:-/var/cache/recask} and made again only when a list below
+# changes. When one of them cannot be made, the reason goes to base.reason, sid.reason or
+# conformance.reason there and the tests that need it skip with that reason; only step 1 makes
+# this script fail.
 set -euo pipefail
 
 cache=${RECASK_CACHE:-/var/cache/recask}
@@ -22,6 +25,8 @@ sid_packages=(skopeo podman buildah containerd docker.io docker-cli runc crun co
 # A changed list, or a changed number, rebuilds.
 base_stamp="base 1"
 sid_stamp="sid 1: ${sid_packages[*]}"
+conformance=github.com/opencontainers/distribution-spec/conformance@v0.0.0-20260831232431-97274622c111
+conformance_stamp="conformance 1: $conformance"
 
 say() { printf 'install-e2e: %s\n' "$*"; }
 die() { say "$*" >&2; exit 1; }
@@ -157,6 +162,40 @@ make_sid() {
         "$1"/usr/share/{doc,man,locale,info}
 }
 
+# machine_go: prints the path of a Go that is new enough.
+machine_go() {
+    local go
+    for go in "$(command -v go)" /usr/local/go/bin/go; do
+        if [ -x "$go" ] && GOTOOLCHAIN=local "$go" version |
+            awk '{ split(substr($3, 3), v, "."); exit !(v[1] > 1 || v[2] >= 24) }'; then
+            echo "$go"
+            return
+        fi
+    done
+    return 1
+}
+# go_install GO DIR: GO's view of DIR gets bin/, and caches that are thrown away.
+go_install() {
+    env -u GOFLAGS GOTOOLCHAIN=local GOPATH="$2/path" GOCACHE="$2/cache" GOBIN="$2/bin" CGO_ENABLED=0 \
+        "$1" install -modcacherw -trimpath -ldflags=-s "$conformance"
+}
+make_conformance() {
+    local go tree=$1/tree
+    if go=$(machine_go); then
+        go_install "$go" "$1"
+        mv "$1/bin/conformance" "$1/result"
+        return
+    fi
+    bootstrap sid "$tree" golang-go,ca-certificates
+    # The certificates that this machine trusts, and no others; its proxies are in the environment.
+    cp -L /etc/ssl/certs/ca-certificates.crt "$tree/etc/ssl/certs/ca-certificates.crt"
+    cp -L /etc/resolv.conf /etc/hosts "$tree/etc/"
+    export -f go_install
+    conformance=$conformance unshare --mount --propagation private --pid --fork --kill-child \
+        bash -euc 'mount -t proc proc "$1/proc"; chroot "$1" /bin/bash -euc "go_install go /root"' sh "$tree"
+    mv "$tree/root/bin/conformance" "$1/result"
+}
+
 main() {
     local began=$SECONDS
     install_packages
@@ -166,6 +205,7 @@ main() {
     apt_proxies
     build base.tar "$base_stamp" make_base &
     build sid "$sid_stamp" make_sid &
+    build conformance "$conformance_stamp" make_conformance &
     wait
     say "done in $((SECONDS - began)) s; cache: $cache"
 }
