@@ -70,11 +70,11 @@ mklist() { "$python" "$here/mklist.py" "$@"; }
 
 docker_cli() { "${on[@]}" timeout 120 /usr/bin/docker -H "unix://$work/$client/docker.sock" "$@"; }
 docker_up() { docker_cli version; }
-# docker_daemon JSON ARGUMENTS...
+# docker_daemon JSON ARGUMENTS...: $docker_more, if set, is more JSON
 docker_daemon() {
     local d=$work/$client config=$1
     shift
-    printf '%s\n' "$config" >"$d/daemon.json"
+    printf '%s\n%s\n' "$config" "${docker_more:-null}" | jq -s '.[0] * (.[1] // {})' >"$d/daemon.json"
     start "$client" "${on[@]}" /usr/sbin/dockerd --config-file "$d/daemon.json" \
         --data-root "$d/data" --exec-root "$d/exec" -H "unix://$d/docker.sock" -p "$d/docker.pid" \
         --iptables=false --bridge=none "$@"

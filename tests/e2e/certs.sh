@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # variables of lib.sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# certs.sh - a private CA, and registries behind TLS.
+#
+#     make_ca                    $work/tls/ca.crt
+#     make_cert NAME SUBJECTALTNAME [DAYS]   $work/tls/NAME.crt and .key; negative DAYS: expired
+#     trust_ca                   programs of this sandbox, and of the sid tree if it runs, trust the CA
+#     cert_serial FILE           of a certificate in a file, or on standard input
+#     tls_registry NAME ADDRESS CERT DIR     a registry over DIR; its log tells each request
+
+make_ca() {
+    mkdir -p "$work/tls"
+    openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=recask test CA" \
+        -keyout "$work/tls/ca.key" -out "$work/tls/ca.crt" \
+        -addext keyUsage=critical,keyCertSign,cRLSign 2>"$work/log/openssl.log"
+}
+make_cert() {
+    local to=$work/tls/$1 days=${3:-30} began=-1
+    [ "$days" -gt 0 ] || began=-10
+    openssl req -new -newkey rsa:2048 -nodes -subj "/CN=$1" -keyout "$to.key" -out "$to.csr" \
+        2>>"$work/log/openssl.log" || return 1
+    printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' "$2" \
+        >"$to.ext"
+    # "openssl x509" cannot date back, "openssl ca" can.
+    [ -e "$work/tls/index" ] || : >"$work/tls/index"
+    printf '[ca]\ndefault_ca=x\n[x]\ndatabase=%s\nnew_certs_dir=%s\npolicy=p\ndefault_md=sha256\nrand_serial=yes\n[p]\nCN=supplied\n' \
+        "$work/tls/index" "$work/tls" >"$work/tls/ca.cnf"
+    openssl ca -batch -notext -config "$work/tls/ca.cnf" -in "$to.csr" \
+        -cert "$work/tls/ca.crt" -keyfile "$work/tls/ca.key" -extfile "$to.ext" \
+        -startdate "$(date -u -d "$began day" +%y%m%d%H%M%SZ)" \
+        -enddate "$(date -u -d "$days day" +%y%m%d%H%M%SZ)" -out "$to.crt.new" \
+        2>>"$work/log/openssl.log" || return 1
+    mv "$to.crt.new" "$to.crt"
+}
+trust_ca() {
+    cat "$work/tls/ca.crt" >>/etc/ssl/certs/ca-certificates.crt
+    [ -z "$sid_pid" ] ||
+        in_sid /bin/sh -c "cat '$work/tls/ca.crt' >>/etc/ssl/certs/ca-certificates.crt"
+}
+cert_serial() { openssl x509 -noout -serial ${1:+-in "$1"} | sed 's/serial=//'; }
+tls_registry() {
+    cat >"$work/$1.yml" <<END
+version: 0.1
+log: {level: warn, accesslog: {disabled: false}}
+storage: {filesystem: {rootdirectory: $4}}
+http: {addr: "$2", tls: {certificate: $work/tls/$3.crt, key: $work/tls/$3.key}}
+END
+    start "$1" docker-registry serve "$work/$1.yml"
+    wait_for 20 http -f --cacert "$work/tls/ca.crt" "https://$2/v2/" ||
+        wait_for 1 http -f -k "https://$2/v2/"
+}
