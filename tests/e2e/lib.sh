@@ -341,12 +341,15 @@ has_digest() {
 recask_pid=
 recask_starts=0
 recask_bad_ends=
-# recask_start [ARGUMENTS...]: on the store as it is. $recask_upstream is another upstream than the registry here.
+# recask_start [ARGUMENTS...]: on the store as it is. $recask_upstream is another upstream than the registry here;
+# $recask_config a configuration file that says where recask listens and what its upstreams are.
 recask_start() {
+    local flags=(--listen "$proxy" --upstream "${recask_upstream:-http://$upstream}")
+    [ -z "${recask_config:-}" ] || flags=(--config "$recask_config")
     recask_stop
     recask_starts=$((recask_starts + 1))
-    start recask "$RECASK_BIN" serve --listen "$proxy" --admin "$admin" --store "$work/store" \
-        --upstream "${recask_upstream:-http://$upstream}" "$@"
+    start recask "$RECASK_BIN" serve --admin "$admin" --store "$work/store" \
+        "${flags[@]}" "$@"
     recask_pid=$started
     wait_for 20 recask_ready || {
         not_ok "recask starts" "$(tail -n 20 "$work/log/recask.log")"
