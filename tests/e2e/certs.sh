@@ -26,8 +26,18 @@ make_cert() {
     # "openssl x509" cannot date back, "openssl ca" can.
     [ -e "$work/tls/index" ] || : >"$work/tls/index"
     echo "unique_subject = no" >"$work/tls/index.attr"
-    printf '[ca]\ndefault_ca=x\n[x]\ndatabase=%s\nnew_certs_dir=%s\npolicy=p\ndefault_md=sha256\nrand_serial=yes\n[p]\nCN=supplied\n' \
-        "$work/tls/index" "$work/tls" >"$work/tls/ca.cnf"
+    cat >"$work/tls/ca.cnf" <<END
+[ca]
+default_ca = x
+[x]
+database = $work/tls/index
+new_certs_dir = $work/tls
+policy = p
+default_md = sha256
+rand_serial = yes
+[p]
+CN = supplied
+END
     openssl ca -batch -notext -config "$work/tls/ca.cnf" -in "$to.csr" \
         -cert "$work/tls/ca.crt" -keyfile "$work/tls/ca.key" -extfile "$to.ext" \
         -startdate "$(date -u -d "$began day" +%y%m%d%H%M%SZ)" \

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""conform.py DIRECT THROUGH: two JUnit reports of the OCI conformance suite, of a registry and of the same through recask.
+"""conform.py DIRECT THROUGH: two JUnit reports of the OCI conformance suite, of a registry and of it through recask.
 
-For each kind of request that reads, a line: "ok" or "not ok", a tab, and how many cases passed. A case fails here only when it
-passes at the registry itself; cases that the registry fails too are told after each kind, by name and message.
+For each kind of request that reads, a line: "ok" or "not ok", a tab, and how many cases passed. A case fails here only
+when it passes at the registry itself; cases that the registry fails too are told after each kind, by name and message.
 """
 import collections
 import sys

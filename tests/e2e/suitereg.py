@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """suitereg.py REGISTRY-PORT PORT READ-PORT FRONT-PORT: what the conformance suite needs around an old registry.
 
-PORT is the registry, with the two things that Debian's lacks: pages of tags (n, last), and the referrers API, both made from
-what was pushed through here. FRONT-PORT is one registry made of two: what reads goes to READ-PORT (recask, in front of
-PORT), what writes goes to PORT. recask remembers lists for some seconds, and the suite lists what it has just pushed: each
-list is asked for with another n, which none of them reaches, so that none is remembered.
+PORT is the registry, with the two things that Debian's lacks: pages of tags (n, last), and the referrers API, both made
+from what was pushed through here. FRONT-PORT is one registry made of two: what reads goes to READ-PORT (recask, in front
+of PORT), what writes goes to PORT. recask remembers lists for some seconds, and the suite lists what it has just pushed:
+each list is asked for with another n, which none of them reaches, so that none is remembered.
 """
 import hashlib
 import http.client
@@ -109,7 +109,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         subject = value.get("subject")
         if not subject:
             return
-        entry = {"mediaType": value["mediaType"], "digest": "sha256:" + hashlib.sha256(body).hexdigest(), "size": len(body),
+        digest = "sha256:" + hashlib.sha256(body).hexdigest()
+        entry = {"mediaType": value["mediaType"], "digest": digest, "size": len(body),
                  "artifactType": value.get("artifactType") or value.get("config", {}).get("mediaType", ""),
                  "annotations": value.get("annotations", {})}
         known = referrers.setdefault((repository, subject["digest"]), [])

@@ -68,7 +68,8 @@ for id in docker20 docker28 containerd1 containerd2 podman-stable podman-sid sko
 done
 
 # Renewed while a client reads slowly: what runs goes on, new connections get the new certificate.
-layer=$(http -H "$any_manifest" "http://$upstream/v2/img/docker/manifests/latest" | jq -r '.layers | max_by(.size).digest')
+layer=$(http -H "$any_manifest" "http://$upstream/v2/img/docker/manifests/latest" |
+    jq -r '.layers | max_by(.size).digest')
 before=$(cert_serial "$work/tls/recask.crt")
 equal "the certificate is the one on disk" "$(served_serial)" "$before"
 start slow curl -sS -f --cacert "$work/tls/ca.crt" --limit-rate 3M -o "$work/layer" \
@@ -100,14 +101,18 @@ upstream_error() {
     fi
 }
 make_cert expired DNS:registry.test -1
-tls_registry expired registry.test:5445 expired "$work/upstream/root" || not_ok "a registry with an expired certificate"
+check "a registry with an expired certificate" \
+    tls_registry expired registry.test:5445 expired "$work/upstream/root"
 upstream_name=registry.test:5445
 tls_recask && upstream_error "an expired certificate is said to be expired" "certificate .* expired"
 make_cert elsewhere DNS:elsewhere.test
-tls_registry elsewhere registry.test:5446 elsewhere "$work/upstream/root" || not_ok "a registry with another's certificate"
+check "a registry with another's certificate" \
+    tls_registry elsewhere registry.test:5446 elsewhere "$work/upstream/root"
 upstream_name=registry.test:5446
-tls_recask && upstream_error "a certificate for another name is said to be that" "certificate .* does not match|matches .* host name"
+tls_recask && upstream_error "a certificate for another name is said to be that" \
+    "certificate .* does not match|matches .* host name"
 upstream_name=registry.test:5443
 make_cert stranger DNS:stranger.test
-tls_recask "$work/tls/stranger.crt" && upstream_error "an unknown authority is said to be that" "certificate .* authority"
+tls_recask "$work/tls/stranger.crt" && upstream_error "an unknown authority is said to be that" \
+    "certificate .* authority"
 finish

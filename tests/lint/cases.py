@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds tests/CASES.md to the tests: every row names tests that exist, or says why it has none.
 
-The line "Rows: 1 2 4 ..." is the list of all rows, sorted; the tables have each of them once. A row's last column has parts
-separated by "; ", each of them
+The line "Rows: 1 2 4 ..." is the list of all rows, sorted; the tables have each of them once. A row's last column has
+parts separated by "; ", each of them
 
     wire/blob_test.py: test_a, test_b    functions of a file under tests/
     e2e/docker28.sh                      a script that e2e/run.sh runs
@@ -44,8 +44,8 @@ def check_part(root, part):
         return None
     if match := SCRIPT.fullmatch(part):
         names = re.search(r"^all=\(([^)]*)\)", read(root, "tests/e2e/run.sh") or "", re.M)
-        there = read(root, f"tests/{part}") is not None
-        return None if there and names and match.group(1) in names.group(1).split() else f"{part} is not run by e2e/run.sh"
+        known = names is not None and match.group(1) in names.group(1).split()
+        return None if known and read(root, f"tests/{part}") is not None else f"{part} is not run by e2e/run.sh"
     match = TESTS.fullmatch(part)
     if not match:
         return f"cannot read {part!r}"
