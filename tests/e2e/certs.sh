@@ -5,11 +5,15 @@
 # certs.sh - a private CA, and registries behind TLS.
 #
 #     make_ca                    $work/tls/ca.crt
+#     add_address                $outside, an address that no client takes for its own machine: from
+#                                127.0.0.0/8 docker would take any certificate, and plain HTTP
 #     make_cert NAME SUBJECTALTNAME [DAYS]   $work/tls/NAME.crt and .key; negative DAYS: expired
 #     trust_ca                   programs of this sandbox, and of the sid tree if it runs, trust the CA
 #     cert_serial FILE           of a certificate in a file, or on standard input
 #     tls_registry NAME ADDRESS CERT DIR     a registry over DIR; its log tells each request
 
+outside=10.99.0.1
+add_address() { ip address add "$outside/32" dev lo; }
 make_ca() {
     mkdir -p "$work/tls"
     openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=recask test CA" \

@@ -11,9 +11,9 @@
 sandbox
 upstream_start
 
-hub=127.0.0.2:443
+hub=$outside:443
 hub_name=docker.io/img/docker:latest
-hosts="127.0.0.2 docker.io index.docker.io registry-1.docker.io auth.docker.io"
+hosts="$outside docker.io index.docker.io registry-1.docker.io auth.docker.io"
 docker_io=docker.io=http://$upstream
 recask_upstream=$docker_io
 config=$(upstream_config img/docker)
@@ -30,8 +30,9 @@ snippet() {
 through_recask() { grep -c 'path=/v2/img/docker/.* status=200' "$work/log/recask.log"; }
 through_hub() { grep -c '"GET /v2/img/docker/.* 200 ' "$work/log/hub.log"; }
 
+add_address
 make_ca
-make_cert hub "DNS:registry-1.docker.io,DNS:docker.io,DNS:index.docker.io,IP:127.0.0.2"
+make_cert hub "DNS:registry-1.docker.io,DNS:docker.io,DNS:index.docker.io"
 check "the registry that plays docker.io" tls_registry hub "$hub" hub "$work/upstream/root"
 sid_missing >/dev/null || sid_start
 trust_ca

@@ -13,11 +13,12 @@ upstream_start
 upstream_name=registry.test:5443
 proxy_name=recask.test:5444
 recask_config=$work/config.json
-hosts="127.0.0.1 registry.test recask.test"
+hosts="$outside registry.test recask.test"
 
+add_address
 make_ca
 make_cert registry DNS:registry.test
-make_cert recask "DNS:recask.test,IP:127.0.0.1"
+make_cert recask DNS:recask.test
 echo "$hosts" >>/etc/hosts
 check "the registry behind TLS" tls_registry registry "$upstream_name" registry "$work/upstream/root"
 sid_missing >/dev/null || sid_start
@@ -26,7 +27,7 @@ trust_ca
 
 # tls_recask [CA-FILE]: on an empty store; both listeners, the plain one for lib.sh
 tls_recask() {
-    jq -n --arg plain "$proxy" --arg tls "127.0.0.1:${proxy_name#*:}" --arg dir "$work/tls" \
+    jq -n --arg plain "$proxy" --arg tls "$outside:${proxy_name#*:}" --arg dir "$work/tls" \
         --arg url "https://$upstream_name" --arg ca "${1:-$work/tls/ca.crt}" \
         '{listen: [{address: $plain}, {address: $tls,
              tls: {cert_file: "\($dir)/recask.crt", key_file: "\($dir)/recask.key"}}],
@@ -36,7 +37,7 @@ tls_recask() {
 }
 # served_serial: of the certificate on the TLS listener
 served_serial() {
-    openssl s_client -connect "127.0.0.1:${proxy_name#*:}" -servername recask.test </dev/null \
+    openssl s_client -connect "$proxy_name" -servername recask.test </dev/null \
         2>/dev/null | cert_serial
 }
 serves() { [ "$(served_serial)" = "$1" ]; }
@@ -75,7 +76,7 @@ equal "the certificate is the one on disk" "$(served_serial)" "$before"
 start slow curl -sS -f --cacert "$work/tls/ca.crt" --limit-rate 3M -o "$work/layer" \
     "https://$proxy_name/v2/img/docker/blobs/$layer"
 slow=$started
-make_cert recask "DNS:recask.test,IP:127.0.0.1"
+make_cert recask DNS:recask.test
 after=$(cert_serial "$work/tls/recask.crt")
 check "another certificate was made" [ "$before" != "$after" ]
 check "it is served without a restart" wait_for 20 serves "$after"
@@ -86,7 +87,7 @@ check "curl trusts the new one" http -f --cacert "$work/tls/ca.crt" -o /dev/null
 echo garbage >"$work/tls/recask.crt"
 sleep 3
 equal "a file that is no certificate changes nothing" "$(served_serial)" "$after"
-make_cert recask "DNS:recask.test,IP:127.0.0.1"
+make_cert recask DNS:recask.test
 
 # An upstream that cannot be trusted: each time an error that says why, to the client and in the log.
 # upstream_error NAME WORDS: an extended regular expression
