@@ -106,6 +106,11 @@ MUST_CHECK int oci_manifest_parse(const char *body, size_t len, const char *cont
                                   struct err *err);
 void oci_manifest_release(struct oci_manifest *m); /* zeroed or filled */
 
+/* The entries of an index whose artifactType is this one (NULL: all, byte for byte), as a referrers answer. Appends to *out.
+ * ERR_FORMAT: not an index; ERR_LIMIT. */
+MUST_CHECK int oci_referrers_filter(const char *body, size_t len, const char *artifact_type, struct buf *out,
+                                    struct err *err);
+
 /* rootfs.diff_ids of an image config. *out_ids: malloc'd, the caller frees; NULL when *out_count = 0.
  * ERR_FORMAT, ERR_LIMIT, ERR_UNSUPPORTED (another digest algorithm): that image can have no other view. */
 MUST_CHECK int oci_config_diff_ids(const char *body, size_t len, struct digest **out_ids, size_t *out_count,

@@ -32,9 +32,7 @@ static int manifest_headers(struct request *r, const struct store_manifest *m, s
     if (!r->reference.is_digest)
         TRY(http_answer_header(a, err, "Vary", "User-Agent, Accept, Recask-View"));
     if (r->cache == CACHE_STALE)
-        TRY(http_answer_header(a, err, "Warning",
-                               "299 - \"recask: %s cannot be asked, this answer may be out of date\"",
-                               upstream_name(r->route.up)));
+        TRY(request_warn_stale(r, a, err));
     if (r->cache == CACHE_GONE)
         TRY(http_answer_header(a, err, "Warning", "299 - \"recask: %s does not have this tag any more\"",
                                upstream_name(r->route.up)));

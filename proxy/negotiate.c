@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * proxy/negotiate.c - Accept, Accept-Encoding and Range. A header that does not parse counts as less, never as more:
- * a member with a broken weight is as if it were not listed, a broken Range as if it were absent.
+ * proxy/negotiate.c - Accept, Accept-Encoding, Range and entity tags. A header that does not parse counts as less, never
+ * as more: a member with a broken weight is as if it were not listed, a broken Range as if it were absent, a broken list of
+ * tags as if nothing were in it.
  */
 #include "proxy/negotiate.h"
 
@@ -271,95 +272,188 @@ static void skip_space(const char **p)
         (*p)++;
 }
 
-/* False for everything that a server may ignore: another unit, several ranges, no range at all. */
-static bool read_range(const char *header, struct raw_range *out)
+/* One range-spec, up to the comma behind it or the end. */
+static bool read_spec(const char **p, struct raw_range *out)
 {
-    static const char unit[] = "bytes";
-    const char *p = header;
-
     memset(out, 0, sizeof(*out));
-    if (p == NULL)
+    out->has_first = read_u64(p, &out->first);
+    skip_space(p);
+    if (*(*p)++ != '-')
         return false;
-    skip_space(&p);
-    if (strncasecmp(p, unit, sizeof(unit) - 1) != 0)
-        return false;
-    p += sizeof(unit) - 1;
-    skip_space(&p);
-    if (*p++ != '=')
-        return false;
-    skip_space(&p);
-    out->has_first = read_u64(&p, &out->first);
-    skip_space(&p);
-    if (*p++ != '-')
-        return false;
-    skip_space(&p);
-    out->has_last = read_u64(&p, &out->last);
-    skip_space(&p);
-    if (*p != '\0' || (!out->has_first && !out->has_last))
+    skip_space(p);
+    out->has_last = read_u64(p, &out->last);
+    skip_space(p);
+    if ((**p != '\0' && **p != ',') || (!out->has_first && !out->has_last))
         return false;
     return !out->has_first || !out->has_last || out->first <= out->last;
 }
 
-void range_parse(const char *header, uint64_t size_bytes, struct range *out)
+/* Steps over "bytes=". */
+static bool read_unit(const char **p)
 {
-    struct raw_range raw;
+    static const char unit[] = "bytes";
 
-    memset(out, 0, sizeof(*out));
-    if (!read_range(header, &raw))
-        return;
-    out->kind = RANGE_UNSATISFIABLE;
-    if (size_bytes == 0 || (raw.has_first && raw.first >= size_bytes) || (!raw.has_first && raw.last == 0))
-        return;
-    out->kind = RANGE_ONE;
-    out->last = size_bytes - 1;
-    if (!raw.has_first) {
-        out->first = raw.last < size_bytes ? size_bytes - raw.last : 0;
-        return;
-    }
-    out->first = raw.first;
-    if (raw.has_last && raw.last < out->last)
-        out->last = raw.last;
+    skip_space(p);
+    if (strncasecmp(*p, unit, sizeof(unit) - 1) != 0)
+        return false;
+    *p += sizeof(unit) - 1;
+    skip_space(p);
+    return *(*p)++ == '=';
 }
 
-bool range_first(const char *header, uint64_t *out_first)
+/* Commas and blanks; members of a list may be empty. */
+static void skip_commas(const char **p)
 {
-    struct raw_range raw;
+    while (is_space(**p) || **p == ',')
+        (*p)++;
+}
 
-    if (!read_range(header, &raw) || !raw.has_first)
+/* Number of range-specs; 0 for everything that a server may ignore: another unit, nothing, anything that is malformed. */
+static size_t count_specs(const char *header)
+{
+    const char *p = header;
+    struct raw_range raw;
+    size_t count = 0;
+
+    if (!p || !read_unit(&p))
+        return 0;
+    for (skip_commas(&p); *p != '\0'; skip_commas(&p)) {
+        if (!read_spec(&p, &raw))
+            return 0;
+        count++;
+    }
+    return count;
+}
+
+/* False when there is nothing of it in the blob. */
+static bool clamp(const struct raw_range *raw, uint64_t size_bytes, struct range_span *out)
+{
+    if (size_bytes == 0 || (raw->has_first && raw->first >= size_bytes) || (!raw->has_first && raw->last == 0))
         return false;
-    *out_first = raw.first;
+    out->last = size_bytes - 1;
+    if (!raw->has_first) {
+        out->first = raw->last < size_bytes ? size_bytes - raw->last : 0;
+        return true;
+    }
+    out->first = raw->first;
+    if (raw->has_last && raw->last < out->last)
+        out->last = raw->last;
     return true;
 }
 
-/* ---- entity tags (RFC 9110, 8.8.3) ---------------------------------------------------------------------------------- */
-
-/* The part of an entity tag that a weak comparison compares, quotes included; *out_len is 0 when p begins with none. */
-static const char *opaque_tag(const char *p, size_t *out_len)
+void range_release(struct range *r)
 {
-    if (strncmp(p, "W/", 2) == 0)
-        p += 2;
-    const char *end = *p == '"' ? strchr(p + 1, '"') : NULL;
-    *out_len = end ? (size_t)(end + 1 - p) : 0;
-    return p;
+    free(r->spans);
+    *r = (struct range){.kind = RANGE_NONE};
+}
+
+/* header has been counted: it is well-formed. */
+static void read_spans(const char *header, uint64_t size_bytes, struct range *out)
+{
+    uint64_t sum = 0;
+
+    (void)read_unit(&header);
+    for (skip_commas(&header); *header != '\0'; skip_commas(&header)) {
+        struct raw_range raw;
+        struct range_span *span = &out->spans[out->count];
+
+        (void)read_spec(&header, &raw);
+        if (!clamp(&raw, size_bytes, span))
+            continue;
+        out->count++;
+        uint64_t len = span->last - span->first + 1;
+        sum = sum > UINT64_MAX - len ? UINT64_MAX : sum + len;
+    }
+    out->kind = out->count == 0 ? RANGE_UNSATISFIABLE : RANGE_SEVERAL;
+    if (sum == UINT64_MAX || sum / 2 > size_bytes)
+        range_release(out);
+}
+
+int range_parse(const char *header, uint64_t size_bytes, struct range *out, struct err *err)
+{
+    size_t count = count_specs(header);
+
+    *out = (struct range){.kind = RANGE_NONE};
+    if (count == 0 || count > RANGES_MAX)
+        return 0;
+    out->spans = calloc(count, sizeof(*out->spans));
+    if (!out->spans)
+        return err_nomem(err, count * sizeof(*out->spans));
+    read_spans(header, size_bytes, out);
+    if (count > 1 || out->kind != RANGE_SEVERAL)
+        return 0;
+    struct range_span only = out->spans[0];
+    range_release(out);
+    out->kind = RANGE_ONE;
+    out->first = only.first;
+    out->last = only.last;
+    return 0;
+}
+
+/* ---- entity tags (RFC 9110, 8.8.3) --------------------------------------------------------------------------------- */
+
+struct etag {
+    bool weak;
+    const char *opaque; /* between the quotes; not NUL-terminated */
+    size_t len;
+};
+
+/* entity-tag = [ "W/" ] DQUOTE *etagc DQUOTE. There are no escapes in it, so a comma or a backslash is a plain byte. */
+static bool read_etag(const char **p, struct etag *out)
+{
+    const char *s = *p;
+
+    out->weak = strncmp(s, "W/", 2) == 0;
+    s += out->weak ? 2 : 0;
+    if (*s++ != '"')
+        return false;
+    out->opaque = s;
+    while ((unsigned char)*s > ' ' && *s != '"' && *s != 0x7f)
+        s++;
+    out->len = (size_t)(s - out->opaque);
+    if (*s != '"')
+        return false;
+    *p = s + 1;
+    return true;
+}
+
+/* Whether list is a well-formed list of tags (or "*") that has etag in it. */
+static bool list_matches(const char *list, const char *etag, bool strong)
+{
+    const char *p = list;
+    struct etag ours, one;
+    bool found = false;
+
+    if (!list || !etag || !read_etag(&etag, &ours) || *etag != '\0')
+        return false;
+    skip_space(&p);
+    if (*p == '*') {
+        p++;
+        skip_space(&p);
+        return *p == '\0';
+    }
+    while (*p != '\0') {
+        if (*p == ',' || is_space(*p)) { /* empty members are legal */
+            p++;
+            continue;
+        }
+        if (!read_etag(&p, &one))
+            return false;
+        skip_space(&p);
+        if (*p != ',' && *p != '\0')
+            return false;
+        found = found || (one.len == ours.len && memcmp(one.opaque, ours.opaque, one.len) == 0 &&
+                          !(strong && (one.weak || ours.weak)));
+    }
+    return found;
 }
 
 bool etag_matches(const char *if_none_match, const char *etag)
 {
-    size_t own_len, len;
-    const char *own = opaque_tag(etag, &own_len);
-    const char *p = if_none_match ? if_none_match + strspn(if_none_match, " \t") : "";
+    return list_matches(if_none_match, etag, false);
+}
 
-    if (*p == '*')
-        return p[1 + strspn(p + 1, " \t")] == '\0';
-    for (; *p; p += strspn(p, " \t,")) {
-        p = opaque_tag(p + strspn(p, " \t,"), &len);
-        if (len == 0)
-            return false;
-        if (len == own_len && memcmp(p, own, len) == 0)
-            return true;
-        p += len;
-        if (*p && !strchr(" \t,", *p))
-            return false;
-    }
-    return false;
+bool etag_matches_strong(const char *if_match, const char *etag)
+{
+    return list_matches(if_match, etag, true);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * proxy/negotiate.h - request headers that decide the form of an answer: Accept, Accept-Encoding, Range. Pure.
+ * proxy/negotiate.h - request headers that decide the form of an answer: Accept, Accept-Encoding, Range, and the tags
+ * of If-Match, If-None-Match and If-Range. Pure.
  *
- * Sources: RFC 9110 sections 12.5 (Accept, Accept-Encoding) and 14 (Range). Threads: any.
+ * Sources: RFC 9110 sections 8.8.3 (entity tags), 12.5 (Accept, Accept-Encoding), 13 (conditions), 14 (Range). Threads: any.
  */
 #pragma once
 
@@ -25,24 +26,36 @@ bool accept_allows(const char *accept, const char *media_type);
  * <star>/<star> nor any plain form: that codec with *out_type the media type to answer with. CODEC_NONE otherwise. */
 enum codec accept_layer_form(const char *accept, const char **out_type);
 
+#define RANGES_MAX 1024 /* in one header; more fit into 16 KiB of headers hardly */
+
 enum range_kind {
-    RANGE_NONE = 0,      /* no Range header, or one to be ignored (other unit, malformed, several ranges): 200 */
+    RANGE_NONE = 0,      /* no Range header, or one to be ignored (other unit, malformed, too much): 200 */
     RANGE_ONE,           /* 206 */
+    RANGE_SEVERAL,       /* 206, multipart/byteranges */
     RANGE_UNSATISFIABLE, /* 416 */
+};
+
+struct range_span {
+    uint64_t first, last; /* inclusive, clamped to the size */
 };
 
 struct range {
     enum range_kind kind;
-    uint64_t first, last; /* inclusive, clamped to the size; RANGE_ONE only */
+    uint64_t first, last;     /* RANGE_ONE only */
+    struct range_span *spans; /* RANGE_SEVERAL only; malloc'd */
+    size_t count;
 };
 
-/* "bytes=a-b", "bytes=a-", "bytes=-n"; last is clamped. size_bytes 0: any range is unsatisfiable. */
-void range_parse(const char *header, uint64_t size_bytes, struct range *out);
+void range_release(struct range *r);
 
-/* For a blob whose size is not known yet: the first byte wanted, false when that needs the size (suffix) or there is no
- * single range. */
-bool range_first(const char *header, uint64_t *out_first);
+/* "bytes=a-b", "bytes=a-", "bytes=-n", or several of them with commas; last is clamped, what has nothing in the blob is left
+ * out. Several stay RANGE_SEVERAL when one of them is left, since that is the shape of the answer that was asked for. More
+ * than RANGES_MAX, or together longer than the blob twice over: RANGE_NONE. size_bytes 0: any range is unsatisfiable.
+ * ERR_NOMEM. */
+MUST_CHECK int range_parse(const char *header, uint64_t size_bytes, struct range *out, struct err *err);
 
-/* Whether If-None-Match (lines joined with ", "; NULL is a missing header) names etag, as RFC 9110 section 13.1.2 says: "*",
- * or one of a list, compared weakly. etag: as sent, with its quotes. What is malformed, and all behind it, names nothing. */
+/* Whether a list of entity tags ("*": any) has etag in it; etag is one tag as an ETag header has it. Lines joined with ", ";
+ * NULL, a list that is malformed anywhere, or a malformed etag: false. If-None-Match compares weakly (the W/ does not
+ * count), If-Match strongly (a weak tag matches nothing, on either side; "*" matches a weak one too). */
 bool etag_matches(const char *if_none_match, const char *etag);
+bool etag_matches_strong(const char *if_match, const char *etag);

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tags/list and referrers: asked for upstream each time, but for a short memory, so that a burst of clients is one request.
- * Nothing of it enters the store.
+ * Nothing of it enters the store; what is in memory is also what there is to say, marked stale, when the upstream fails.
+ *
+ *   referrers -> the upstream has the API: its answer
+ *             -> it has not (404, 400, 405, 501): the fallback tag "sha256-<hex>" (distribution-spec v1.1, "Referrers Tag
+ *                Schema"), filtered here; no such tag: an empty index, since who has the API never answers 404
  */
 #include "base/clock.h"
 #include "proxy/proxy_internal.h"
@@ -70,17 +74,26 @@ static int kept_copy(const struct kept *from, struct kept *to, struct err *err)
     return 0;
 }
 
-static bool cache_get(struct passthrough_cache *c, const char *key, struct kept *out)
+static struct kept *find(struct passthrough_cache *c, const char *key)
+{
+    for (unsigned i = 0; i < ENTRIES; i++) {
+        if (c->kept[i].key && strcmp(c->kept[i].key, key) == 0)
+            return &c->kept[i];
+    }
+    return NULL;
+}
+
+/* stale: also what is older than KEEP_MS. */
+static bool cache_get(struct passthrough_cache *c, const char *key, bool stale, struct kept *out)
 {
     struct err err = ERR_INIT;
-    bool hit = false;
 
     lock_take(&c->lock);
-    for (unsigned i = 0; i < ENTRIES && !hit; i++) {
-        struct kept *k = &c->kept[i];
-        hit = k->key && k->until_ms > clock_mono_ms() && strcmp(k->key, key) == 0 && kept_copy(k, out, &err) == 0;
-    }
+    const struct kept *k = find(c, key);
+    bool hit = k && (stale || k->until_ms > clock_mono_ms()) && kept_copy(k, out, &err) == 0;
     lock_give(&c->lock);
+    if (!hit)
+        kept_clear(out);
     return hit;
 }
 
@@ -95,11 +108,18 @@ static void cache_put(struct passthrough_cache *c, const char *key, const struct
     }
     copy.until_ms = clock_mono_ms() + KEEP_MS;
     lock_take(&c->lock);
-    kept_clear(&c->kept[c->next]);
-    c->kept[c->next] = copy;
-    c->next = (c->next + 1) % ENTRIES;
+    struct kept *at = find(c, key);
+    if (!at) {
+        at = &c->kept[c->next];
+        c->next = (c->next + 1) % ENTRIES;
+    }
+    kept_clear(at);
+    *at = copy;
     lock_give(&c->lock);
 }
+
+static bool no_referrers_api(const struct request *r);
+static void ask_fallback(struct request *r);
 
 /* ---- one request ------------------------------------------------------------------------------------------------------ */
 
@@ -145,6 +165,8 @@ static int fill_answer(struct request *r, struct kept *k, struct http_answer *a,
     }
     if (k->filters)
         TRY(http_answer_header(a, err, "OCI-Filters-Applied", "%s", k->filters));
+    if (r->cache == CACHE_STALE)
+        TRY(request_warn_stale(r, a, err));
     a->status = 200;
     a->body = steal(&k->body);
     a->body_len = k->len;
@@ -167,13 +189,45 @@ static void reply_kept(struct request *r, struct kept *k)
     request_reply(r, &a);
 }
 
+/* What was said last, when there is something. */
+static bool reply_stale(struct request *r)
+{
+    struct kept k = {.key = NULL};
+
+    if (!cache_get(r->p->cache, r->key, true, &k))
+        return false;
+    r->cache = CACHE_STALE;
+    reply_kept(r, &k);
+    return true;
+}
+
+static void failed(struct request *r)
+{
+    bool gone = r->err.code == ERR_NOTFOUND || r->err.code == ERR_DENIED;
+
+    if (gone || !reply_stale(r))
+        request_fail(r, &r->err);
+}
+
+/* Sends k's contents (taken), for the next ones too. */
+static void reply_new(struct request *r, struct kept *k)
+{
+    r->cache = CACHE_MISS;
+    cache_put(r->p->cache, r->key, k);
+    reply_kept(r, k);
+}
+
 static void answered(struct request *r)
 {
     struct upstream_answer *u = &r->answer;
     struct kept k = {.key = NULL};
 
+    if (r->err.code != 0 && no_referrers_api(r)) {
+        ask_fallback(r);
+        return;
+    }
     if (r->err.code != 0) {
-        request_fail(r, &r->err);
+        failed(r);
         return;
     }
     k.len = u->body.len;
@@ -181,9 +235,7 @@ static void answered(struct request *r)
     k.content_type = steal(&u->head.content_type);
     k.link = steal(&u->head.link);
     k.filters = steal(&u->head.filters_applied);
-    r->cache = CACHE_MISS;
-    cache_put(r->p->cache, r->key, &k);
-    reply_kept(r, &k);
+    reply_new(r, &k);
 }
 
 /* On the upstream thread. */
@@ -208,15 +260,23 @@ static bool derived_digest(struct request *r)
            store_manifest_get(r->p->store, &d, &m, &err) == 0 && m.view != 0;
 }
 
-static void reply_no_referrers(struct request *r)
+static int empty_index(struct kept *k, struct err *err)
 {
     static const char empty[] =
         "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":[]}";
-    struct kept k = {.len = sizeof(empty) - 1};
+
+    TRY(str_dup(empty, &k->body, err));
+    k->len = sizeof(empty) - 1;
+    return str_dup(oci_type_name(OCI_TYPE_INDEX), &k->content_type, err);
+}
+
+static void reply_no_referrers(struct request *r)
+{
+    struct kept k = {.key = NULL};
     struct err err = ERR_INIT;
 
     r->cache = CACHE_HIT;
-    if (str_dup(empty, &k.body, &err) < 0 || str_dup(oci_type_name(OCI_TYPE_INDEX), &k.content_type, &err) < 0) {
+    if (empty_index(&k, &err) < 0) {
         kept_clear(&k);
         request_fail(r, &err);
         return;
@@ -224,7 +284,7 @@ static void reply_no_referrers(struct request *r)
     reply_kept(r, &k);
 }
 
-static int ask(struct request *r, const char *path, struct err *err)
+static int ask(struct request *r, const char *path, void (*then)(struct request *r), struct err *err)
 {
     struct upstream_request req = {.up = r->route.up,
                                    .path = path,
@@ -232,12 +292,71 @@ static int ask(struct request *r, const char *path, struct err *err)
                                                                          : oci_type_name(OCI_TYPE_INDEX),
                                    .limit_bytes = BODY_MAX_BYTES};
 
-    r->next = answered;
+    r->next = then;
     request_ref(r); /* the exchange's, dropped in ask_done() */
     int rc = upstream_call(r->p->ups, &req, ask_done, r, err);
     if (rc < 0)
         request_unref(r);
     return rc;
+}
+
+/* ---- where there is no referrers API --------------------------------------------------------------------------------- */
+
+static bool no_referrers_api(const struct request *r)
+{
+    int status = r->answer.head.status;
+
+    return r->route.kind == ROUTE_REFERRERS && (status == 404 || status == 400 || status == 405 || status == 501);
+}
+
+static int fallback_index(struct request *r, struct kept *k, struct err *err)
+{
+    CLEANUP(buf_release) struct buf out = BUF_INIT(OCI_MANIFEST_MAX_BYTES);
+    const struct buf *body = &r->answer.body;
+    const char *type = http_query(r->x, "artifactType");
+
+    TRY(oci_referrers_filter(body->data ? body->data : "", body->len, type, &out, err));
+    TRY(str_dup(oci_type_name(OCI_TYPE_INDEX), &k->content_type, err));
+    if (type)
+        TRY(str_dup("artifactType", &k->filters, err));
+    k->len = out.len;
+    k->body = buf_steal(&out);
+    return 0;
+}
+
+static void fallback_answered(struct request *r)
+{
+    struct kept k = {.key = NULL};
+    struct err err = ERR_INIT;
+    int rc;
+
+    if (r->err.code != 0 && r->err.code != ERR_NOTFOUND) {
+        failed(r);
+        return;
+    }
+    rc = r->err.code == ERR_NOTFOUND ? empty_index(&k, &err) : fallback_index(r, &k, &err);
+    if (rc == 0) {
+        reply_new(r, &k);
+        return;
+    }
+    kept_clear(&k);
+    if (rc != ERR_NOMEM)
+        err.code = ERR_UPSTREAM; /* the client asked well */
+    err_wrap(&err, "%s: the referrers tag of %s", upstream_name(r->route.up), r->route.ref);
+    request_fail(r, &err);
+}
+
+static void ask_fallback(struct request *r)
+{
+    CLEANUP(free_ptr) char *path = NULL;
+    struct err err = ERR_INIT;
+
+    upstream_answer_release(&r->answer);
+    err_clear(&r->err);
+    /* "sha256:<hex>" -> "sha256-<hex>"; prepare() has seen that it is one. */
+    if (str_printf(&path, &err, "/v2/%s/manifests/sha256-%s", r->route.name, strchr(r->route.ref, ':') + 1) < 0 ||
+        ask(r, path, fallback_answered, &err) < 0)
+        request_fail(r, &err);
 }
 
 /* The path to ask for, and the key under which answers are kept. */
@@ -262,13 +381,16 @@ void passthrough_start(struct request *r)
         reply_no_referrers(r);
         return;
     }
-    if (rc == 0 && cache_get(r->p->cache, r->key, &k)) {
+    if (rc == 0 && cache_get(r->p->cache, r->key, false, &k)) {
         r->cache = CACHE_HIT;
         reply_kept(r, &k);
         return;
     }
+    /* Nobody waits for an upstream that has just failed when there is an answer, be it an old one. */
+    if (rc == 0 && (r->p->opt.offline || quiet_now(r->p, r->route.up)) && reply_stale(r))
+        return;
     if (rc == 0)
-        rc = ask(r, path, &err);
+        rc = ask(r, path, answered, &err);
     if (rc < 0)
         request_fail(r, &err);
 }

@@ -184,6 +184,7 @@ void request_reply(struct request *r, struct http_answer *a);
 void request_fail(struct request *r, const struct err *err);
 /* The headers that every answer of this kind has. */
 MUST_CHECK int request_headers(struct request *r, struct http_answer *a, struct err *err);
+MUST_CHECK int request_warn_stale(struct request *r, struct http_answer *a, struct err *err); /* Warning */
 
 void manifest_start(struct request *r);
 void blob_start(struct request *r);

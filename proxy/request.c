@@ -165,6 +165,12 @@ int request_headers(struct request *r, struct http_answer *a, struct err *err)
     return 0;
 }
 
+int request_warn_stale(struct request *r, struct http_answer *a, struct err *err)
+{
+    return http_answer_header(a, err, "Warning", "299 - \"recask: %s cannot be asked, this answer may be out of date\"",
+                              upstream_name(r->route.up));
+}
+
 /* GET /v2/: says that this is a registry. No challenge: a mirror that asks for credentials is offered those of others. */
 static void base_start(struct request *r)
 {

@@ -9,22 +9,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check(const char *text, uint64_t size_bytes)
 {
-    struct range r;
-    uint64_t first = 0;
-    bool known;
+    CLEANUP(range_release) struct range r = {.kind = RANGE_NONE};
+    struct err err = ERR_INIT;
 
-    range_parse(text, size_bytes, &r);
-    known = range_first(text, &first);
+    REQUIRE(range_parse(text, size_bytes, &r, &err) == 0);
     switch (r.kind) {
     case RANGE_NONE:
-        REQUIRE(!known && r.first == 0 && r.last == 0);
+    case RANGE_UNSATISFIABLE:
+        REQUIRE(r.first == 0 && r.last == 0 && r.count == 0);
         break;
     case RANGE_ONE:
-        REQUIRE(r.first <= r.last && r.last < size_bytes);
-        REQUIRE(!known || first == r.first);
+        REQUIRE(r.first <= r.last && r.last < size_bytes && r.spans == NULL);
         break;
-    case RANGE_UNSATISFIABLE:
-        REQUIRE(!known || first >= size_bytes);
+    case RANGE_SEVERAL:
+        REQUIRE(r.count > 0 && r.count <= RANGES_MAX);
+        for (size_t i = 0; i < r.count; i++)
+            REQUIRE(r.spans[i].first <= r.spans[i].last && r.spans[i].last < size_bytes);
         break;
     }
 }

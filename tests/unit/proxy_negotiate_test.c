@@ -230,8 +230,12 @@ static const struct {
     {"bytes=+1-2", 10, RANGE_NONE, 0, 0},
     {"bytes=1-2x", 10, RANGE_NONE, 0, 0},
     {"bytes=1 2-3", 10, RANGE_NONE, 0, 0},
-    {"bytes=0-1,3-4", 10, RANGE_NONE, 0, 0},
-    {"bytes=0-1,", 10, RANGE_NONE, 0, 0},
+    {"bytes=,", 10, RANGE_NONE, 0, 0},
+    {"bytes=0-1,x", 10, RANGE_NONE, 0, 0},
+    {"bytes=0-1,5-3", 10, RANGE_NONE, 0, 0},
+    {"bytes=0-1 3-4", 10, RANGE_NONE, 0, 0},
+    {"bytes=0-1,,", 10, RANGE_ONE, 0, 1}, /* members of a list may be empty */
+    {"bytes= , 2-3", 10, RANGE_ONE, 2, 3},
     {"byte=0-1", 10, RANGE_NONE, 0, 0},
     {"bytesx=0-1", 10, RANGE_NONE, 0, 0},
     {"bytes:0-1", 10, RANGE_NONE, 0, 0},
@@ -240,85 +244,145 @@ static const struct {
 
 static void test_range(void **state UNUSED)
 {
+    struct err err = ERR_INIT;
+
     for (size_t i = 0; i < ARRAY_LEN(range_rows); i++) {
         struct range got = {.kind = RANGE_ONE, .first = 77, .last = 78};
 
-        range_parse(range_rows[i].header, range_rows[i].size, &got);
+        assert_int_equal(range_parse(range_rows[i].header, range_rows[i].size, &got, &err), 0);
         if (got.kind != range_rows[i].kind || got.first != range_rows[i].first || got.last != range_rows[i].last)
             fail_msg("%s of %llu: got %d %llu-%llu", range_rows[i].header, (unsigned long long)range_rows[i].size,
                      got.kind, (unsigned long long)got.first, (unsigned long long)got.last);
+        range_release(&got);
     }
 }
 
-static void test_range_first(void **state UNUSED)
-{
-    uint64_t first = 77;
+static const struct {
+    const char *header;
+    uint64_t size;
+    enum range_kind kind;
+    const char *spans;
+} several_rows[] = {
+    {"bytes=0-1,3-4", 10, RANGE_SEVERAL, "0-1 3-4 "},
+    {"bytes=8-,0-1 , -3", 10, RANGE_SEVERAL, "8-9 0-1 7-9 "}, /* in the order asked for */
+    {"bytes=0-0,0-0,0-0", 10, RANGE_SEVERAL, "0-0 0-0 0-0 "},
+    {"bytes=10-,2-3,-0", 10, RANGE_SEVERAL, "2-3 "}, /* still several: that is what was asked for */
+    {"bytes=4294967296-4294967297,8589934591-", UINT64_C(8589934592), RANGE_SEVERAL,
+     "4294967296-4294967297 8589934591-8589934591 "},
+    {"bytes=0-9,0-9", 10, RANGE_SEVERAL, "0-9 0-9 "},
+    {"bytes=0-9,0-9,0-9", 10, RANGE_NONE, ""}, /* more than the blob twice over */
+    {"bytes=0-,0-,0-", UINT64_MAX, RANGE_NONE, ""},
+    {"bytes=10-,20-30", 10, RANGE_UNSATISFIABLE, ""},
+    {"bytes=0-1,2-3", 0, RANGE_UNSATISFIABLE, ""},
+};
 
-    assert_true(range_first("bytes=0-", &first));
-    assert_true(first == 0);
-    assert_true(range_first("bytes=12345678901-12345678902", &first));
-    assert_true(first == 12345678901);
-    first = 77;
-    assert_false(range_first("bytes=-5", &first));
-    assert_false(range_first("bytes=0-1,2-3", &first));
-    assert_false(range_first("bytes=5-3", &first));
-    assert_false(range_first("lines=5-", &first));
-    assert_false(range_first("", &first));
-    assert_false(range_first(NULL, &first));
-    assert_true(first == 77);
+static void test_several(void **state UNUSED)
+{
+    struct err err = ERR_INIT;
+
+    for (size_t i = 0; i < ARRAY_LEN(several_rows); i++) {
+        struct range got;
+        char text[200] = "";
+
+        assert_int_equal(range_parse(several_rows[i].header, several_rows[i].size, &got, &err), 0);
+        for (size_t n = 0; n < got.count; n++)
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%llu-%llu ",
+                     (unsigned long long)got.spans[n].first, (unsigned long long)got.spans[n].last);
+        if (got.kind != several_rows[i].kind || strcmp(text, several_rows[i].spans) != 0)
+            fail_msg("%s: got %d %s", several_rows[i].header, got.kind, text);
+        range_release(&got);
+    }
 }
+
+static void test_many(void **state UNUSED)
+{
+    struct err err = ERR_INIT;
+    static char header[4 * (RANGES_MAX + 1) + 10] = "bytes=";
+    struct range got;
+    char *end = header + strlen(header);
+
+    for (int i = 0; i < RANGES_MAX; i++)
+        end = stpcpy(end, "1-1,");
+    assert_int_equal(range_parse(header, 1000000, &got, &err), 0);
+    assert_int_equal(got.kind, RANGE_SEVERAL);
+    assert_int_equal(got.count, RANGES_MAX);
+    range_release(&got);
+    stpcpy(end, "1-1");
+    assert_int_equal(range_parse(header, 1000000, &got, &err), 0);
+    assert_int_equal(got.kind, RANGE_NONE);
+    assert_null(got.spans);
+}
+
+#define A_TAG "\"sha256:aa\""
+
+static const struct {
+    const char *list, *etag;
+    bool weakly, strongly;
+} etag_rows[] = {
+    {NULL, A_TAG, false, false},
+    {"", A_TAG, false, false},
+    {"  ", A_TAG, false, false},
+    {",", A_TAG, false, false},
+    {A_TAG, A_TAG, true, true},
+    {" \t" A_TAG " ", A_TAG, true, true},
+    {"\"b\", " A_TAG, A_TAG, true, true},
+    {"\"b\"," A_TAG ",\"c\"", A_TAG, true, true},
+    {", ," A_TAG " ,, ", A_TAG, true, true},
+    {"\"b\", \"c\"", A_TAG, false, false},
+    {"\"sha256:a\"", A_TAG, false, false},
+    {"\"sha256:aab\"", A_TAG, false, false},
+    {"\"SHA256:AA\"", A_TAG, false, false},
+    {"\"a,b\"", "\"a,b\"", true, true}, /* a comma inside the quotes is part of the tag */
+    {"\"a, \"sha256:aa\"", A_TAG, false, false},
+    {"\"x,\", " A_TAG, A_TAG, true, true},
+    {"\"a\\\", " A_TAG, A_TAG, true, true}, /* and a backslash escapes nothing */
+    {"\"\"", "\"\"", true, true},
+    {"W/" A_TAG, A_TAG, true, false},
+    {A_TAG, "W/" A_TAG, true, false},
+    {"W/" A_TAG, "W/" A_TAG, true, false},
+    {"W/" A_TAG ", " A_TAG, A_TAG, true, true},
+    {"w/" A_TAG, A_TAG, false, false},
+    {"W/ " A_TAG, A_TAG, false, false},
+    {"W/", A_TAG, false, false},
+    {"*", A_TAG, true, true},
+    {" * ", A_TAG, true, true},
+    {"*", "W/" A_TAG, true, true},
+    {"*, " A_TAG, A_TAG, false, false},
+    {A_TAG ", *", A_TAG, false, false},
+    {"**", A_TAG, false, false},
+    {"sha256:aa", A_TAG, false, false},
+    {"'sha256:aa'", A_TAG, false, false},
+    {"\"sha256:aa", A_TAG, false, false},
+    {"sha256:aa\"", A_TAG, false, false},
+    {A_TAG "x", A_TAG, false, false},
+    {A_TAG " \"b\"", A_TAG, false, false},
+    {A_TAG ", b", A_TAG, false, false}, /* broken anywhere: nothing in it counts */
+    {A_TAG "; q=1", A_TAG, false, false},
+    {"\"a b\"", "\"a b\"", false, false},
+    {"\"a\tb\", " A_TAG, A_TAG, false, false},
+    {"\"\x7f\", " A_TAG, A_TAG, false, false},
+    {"\"\xc3\xa9\", " A_TAG, A_TAG, true, true},
+    {"sha256:aa", "sha256:aa", false, false},
+    {A_TAG, A_TAG " ", false, false},
+    {A_TAG, NULL, false, false},
+};
 
 static void test_etags(void **state UNUSED)
 {
-    static const struct {
-        const char *header, *etag;
-        bool want;
-    } rows[] = {
-        {NULL, "\"a\"", false},
-        {"", "\"a\"", false},
-        {" \t", "\"a\"", false},
-        {",", "\"a\"", false},
-        {"\"a\"", "\"a\"", true},
-        {"\"a\"", "\"b\"", false},
-        {"\"a\"", "\"ab\"", false},
-        {"\"ab\"", "\"a\"", false},
-        {"\"A\"", "\"a\"", false},
-        {"W/\"a\"", "\"a\"", true}, /* weak comparison */
-        {"\"a\"", "W/\"a\"", true},
-        {"W/\"a\"", "W/\"a\"", true},
-        {"w/\"a\"", "\"a\"", false}, /* the W has a case */
-        {"*", "\"a\"", true},
-        {" * ", "\"a\"", true},
-        {"*, \"b\"", "\"a\"", false},
-        {"\"*\"", "\"a\"", false},
-        {"\"b\", \"a\"", "\"a\"", true},
-        {"\"b\",W/\"a\" , \"c\"", "\"a\"", true},
-        {",, \"b\" ,\t,\"a\",", "\"a\"", true},
-        {"\"b\", \"c\"", "\"a\"", false},
-        {"\"x,a\"", "\"a\"", false}, /* a comma inside is part of it */
-        {"\"x, \"", "\"x, \"", true},
-        {"\"\"", "\"\"", true},
-        {"a", "\"a\"", false},
-        {"a, \"a\"", "\"a\"", false},
-        {"\"a", "\"a\"", false},
-        {"\"b\"\"a\"", "\"a\"", false},
-        {"\"", "\"a\"", false},
-        {"W/", "\"a\"", false},
-        {"W", "\"a\"", false},
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (etag_matches(rows[i].header, rows[i].etag) != rows[i].want)
-            fail_msg("%s against %s", rows[i].header ? rows[i].header : "-", rows[i].etag);
+    for (size_t i = 0; i < ARRAY_LEN(etag_rows); i++) {
+        if (etag_matches(etag_rows[i].list, etag_rows[i].etag) != etag_rows[i].weakly)
+            fail_msg("row %zu, weakly: %s", i, etag_rows[i].list);
+        if (etag_matches_strong(etag_rows[i].list, etag_rows[i].etag) != etag_rows[i].strongly)
+            fail_msg("row %zu, strongly: %s", i, etag_rows[i].list);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_accept_encoding), cmocka_unit_test(test_accept),  cmocka_unit_test(test_layer_form),
+        cmocka_unit_test(test_range),           cmocka_unit_test(test_several), cmocka_unit_test(test_many),
         cmocka_unit_test(test_etags),
-        cmocka_unit_test(test_accept_encoding), cmocka_unit_test(test_accept),      cmocka_unit_test(test_layer_form),
-        cmocka_unit_test(test_range),           cmocka_unit_test(test_range_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

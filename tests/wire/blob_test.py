@@ -98,7 +98,7 @@ def test_ranges(t):
             equal(bool(answer.h("Content-Type")), True)
         answer = r.get(path, {"Range": "bytes=500000-"})
         equal((answer.status, answer.h("Content-Range")), (416, "bytes */500000"))
-        for header in ("bytes=0-9,20-29", "bytes=9-2", "lines=1-2", "bytes=x"):
+        for header in ("bytes=9-2", "lines=1-2", "bytes=x", "bytes=0-9,x"):
             answer = r.get(path, {"Range": header})
             equal((answer.status, answer.body == data), (200, True), header)
         del cold
