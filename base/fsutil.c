@@ -142,6 +142,34 @@ static int read_fd(int fd, const char *path, size_t limit_bytes, struct buf *out
     }
 }
 
+struct fs_stamp fs_stamp_of(const char *path)
+{
+    struct fs_stamp s = {.why = 0};
+    struct stat sb;
+
+    if (stat(path, &sb) != 0) {
+        s.why = errno;
+        return s;
+    }
+    s.dev = sb.st_dev;
+    s.ino = sb.st_ino;
+    s.size = sb.st_size;
+    s.modified = sb.st_mtim;
+    s.changed = sb.st_ctim;
+    return s;
+}
+
+static bool same_time(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+bool fs_stamp_same(const struct fs_stamp *a, const struct fs_stamp *b)
+{
+    return a->why == b->why && a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
+           same_time(&a->modified, &b->modified) && same_time(&a->changed, &b->changed);
+}
+
 int fs_read_file(const char *path, size_t limit_bytes, struct buf *out, struct err *err)
 {
     CLEANUP(fd_cleanup) int fd = open(path, O_RDONLY | O_CLOEXEC);

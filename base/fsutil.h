@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 MUST_CHECK int fs_mkdirs(const char *path, mode_t mode, struct err *err); /* like mkdir -p */
 MUST_CHECK int fs_write_all(int fd, const void *data, size_t len, const char *name, struct err *err);
@@ -18,6 +19,19 @@ MUST_CHECK int fs_pread_all(int fd, void *out, size_t len, uint64_t off, const c
 /* Up to len bytes at off; *out_len = 0 at the end of the file. */
 MUST_CHECK int fs_pread_some(int fd, void *out, size_t len, uint64_t off, size_t *out_len, const char *name,
                              struct err *err);
+/* What tells one state of a file from another. Of what a link leads to: a directory of secrets is renewed by turning a link
+ * around. Taken before a file is read, it shows every change after. */
+struct fs_stamp {
+    int why; /* errno when it cannot be looked at */
+    dev_t dev;
+    ino_t ino;
+    off_t size;
+    struct timespec modified, changed;
+};
+
+struct fs_stamp fs_stamp_of(const char *path);
+bool fs_stamp_same(const struct fs_stamp *a, const struct fs_stamp *b);
+
 MUST_CHECK int fs_read_file(const char *path, size_t limit_bytes, struct buf *out, struct err *err);
 MUST_CHECK int fs_fsync(int fd, const char *name, struct err *err);
 MUST_CHECK int fs_fsync_dir(int dir_fd, const char *name, struct err *err);

@@ -46,6 +46,7 @@ struct key {
     int64_t min, max;
     const struct key_list *list;
     bool many;   /* a list of strings */
+    bool guards; /* an empty variable, which counts as unset elsewhere, is an error: nobody is let in by accident */
     bool needed; /* where its object is, it is too; a list of strings then has one at least */
 };
 

@@ -5,10 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define MODE_OTHERS 077 /* the group's and everybody's */
+#define MODE_OTHERS_WRITE 022
 
 static void close_fd(int *fd)
 {
@@ -64,6 +67,14 @@ int config_files(const struct config *c, config_file_fn *fn, void *arg, struct e
     return 0;
 }
 
+/* Orchestrators mount secrets in memory and readable by all, into a container that has no others. */
+static bool in_memory(int fd)
+{
+    struct statfs fs;
+
+    return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
 int config_file_check(const struct config_file *f, bool *out_exposed, struct err *err)
 {
     /* Without waiting, should it be a pipe. */
@@ -75,6 +86,6 @@ int config_file_check(const struct config_file *f, bool *out_exposed, struct err
         return err_sys(err, errno, "%s", f->path);
     if (S_ISDIR(st.st_mode))
         return err_sys(err, EISDIR, "%s", f->path);
-    *out_exposed = f->secret && (st.st_mode & MODE_OTHERS) != 0;
+    *out_exposed = f->secret && (st.st_mode & (in_memory(fd) ? MODE_OTHERS_WRITE : MODE_OTHERS)) != 0;
     return 0;
 }

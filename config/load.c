@@ -33,6 +33,17 @@ const char *config_getenv(const char *const *env, const char *name)
     return NULL;
 }
 
+static bool is_empty(const char *const *env, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (; env != NULL && *env != NULL; env++) {
+        if (strncmp(*env, name, len) == 0 && strcmp(*env + len, "=") == 0)
+            return true;
+    }
+    return false;
+}
+
 /* ---- texts: variables and flags -------------------------------------------------------------------------------- */
 
 /* One item of a list: its main value, which may have the item's name in front. */
@@ -92,6 +103,8 @@ static int read_env(struct loader *l, const char *const *env, struct err *err)
 
         if (text != NULL)
             TRY(config_read_text(l, k, text, err));
+        else if (k->guards && is_empty(env, k->doc.env))
+            return err_set(err, ERR_USAGE, "%s: is set, but empty; unset it to do without", k->doc.env);
     }
     return 0;
 }

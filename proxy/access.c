@@ -13,6 +13,7 @@
  */
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/fsutil.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/secret.h"
@@ -50,8 +51,9 @@ struct access {
 
     struct lock lock; /* RANK_UPSTREAM, since waiters are woken under it: all below */
     struct users *users;
-    struct file_state state;
-    bool unreadable; /* and said so */
+    struct fs_stamp state; /* of the file that they are from */
+    struct fs_stamp seen;  /* at the last look: what is being written is not read before it has settled */
+    bool unreadable;       /* and said so */
     int64_t look_ms;
     struct remembered memory[MEMORY];
     unsigned next; /* of `memory`, to be overwritten */
@@ -127,7 +129,7 @@ static bool allowed(const struct access *a, const char *user, const struct acces
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /* With the lock held. What was right under the old file says nothing under the new one. */
-static void take_users(struct access *a, struct users *us, const struct file_state *state)
+static void take_users(struct access *a, struct users *us, const struct fs_stamp *state)
 {
     users_unref(a->users);
     a->users = us;
@@ -162,19 +164,20 @@ static void say_unreadable(struct access *a, const struct err *err)
 
 static void look_at_file(struct access *a)
 {
-    struct file_state state;
     struct users *us = NULL;
     struct err err = ERR_INIT;
 
     if (!time_to_look(a))
         return;
-    int rc = file_state_of(a->path, &state, &err);
+    struct fs_stamp state = fs_stamp_of(a->path);
     lock_take(&a->lock);
-    bool same = rc == 0 && !a->unreadable && file_state_same(&state, &a->state);
+    bool same = !a->unreadable && fs_stamp_same(&state, &a->state);
+    bool settled = fs_stamp_same(&state, &a->seen);
+    a->seen = state;
     lock_give(&a->lock);
-    if (same)
+    if (same || !settled)
         return;
-    if (rc < 0 || users_load(a->path, &us, &err) < 0) {
+    if (users_load(a->path, &us, &err) < 0) {
         say_unreadable(a, &err);
         return;
     }
@@ -346,22 +349,16 @@ static int copy_rules(struct access *a, const struct access_options *opt, struct
 static int set_up(struct access *a, const struct access_options *opt, struct err *err)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    struct file_state state;
     struct users *us = NULL;
-    int rc;
 
     a->checks_max = cpus >= 4 ? (unsigned)cpus / 2 : 1;
     if (getrandom(a->key, sizeof(a->key), 0) != (ssize_t)sizeof(a->key))
         return err_set(err, ERR_IO, "no random bytes");
     TRY(str_dup(opt->htpasswd, &a->path, err));
     TRY(copy_rules(a, opt, err));
-    rc = file_state_of(a->path, &state, err);
-    if (rc == 0)
-        rc = users_load(a->path, &us, err);
-    if (rc < 0) {
-        err->code = ERR_USAGE;
+    struct fs_stamp state = fs_stamp_of(a->path);
+    if (users_load(a->path, &us, err) < 0)
         return err_wrap(err, "htpasswd");
-    }
     take_users(a, us, &state);
     return 0;
 }

@@ -6,7 +6,6 @@
 #include "proxy/access.h"
 
 #include <stdatomic.h>
-#include <sys/stat.h>
 
 struct user {
     char *name, *hash;
@@ -18,17 +17,6 @@ struct users {
     struct user *list;
     size_t count;
 };
-
-/* What tells one state of a file from another. */
-struct file_state {
-    dev_t dev;
-    ino_t ino;
-    off_t size;
-    struct timespec mtime;
-};
-
-MUST_CHECK int file_state_of(const char *path, struct file_state *out, struct err *err);
-bool file_state_same(const struct file_state *a, const struct file_state *b);
 
 /* ERR_USAGE names file and line, and never what stands there. */
 MUST_CHECK int users_load(const char *path, struct users **out, struct err *err);

@@ -8,7 +8,6 @@
 #include "proxy/access_internal.h"
 
 #include <crypt.h>
-#include <errno.h>
 #include <string.h>
 #include <strings.h>
 
@@ -17,22 +16,6 @@
 #define BCRYPT_COST_MIN 4
 #define BCRYPT_COST_MAX 16 /* some seconds per check */
 #define BCRYPT_BYTES 60
-
-int file_state_of(const char *path, struct file_state *out, struct err *err)
-{
-    struct stat sb;
-
-    if (stat(path, &sb) < 0)
-        return err_sys(err, errno, "%s", path);
-    *out = (struct file_state){.dev = sb.st_dev, .ino = sb.st_ino, .size = sb.st_size, .mtime = sb.st_mtim};
-    return 0;
-}
-
-bool file_state_same(const struct file_state *a, const struct file_state *b)
-{
-    return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime.tv_sec == b->mtime.tv_sec &&
-           a->mtime.tv_nsec == b->mtime.tv_nsec;
-}
 
 /* ---- the users --------------------------------------------------------------------------------------------------- */
 

@@ -18,7 +18,6 @@
 #include <fcntl.h>
 #include <gnutls/x509.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #define TLS_PAIR_MAGIC 0x715ba117u
@@ -35,16 +34,8 @@ struct tls_pair {
     time_t begins, ends;
 };
 
-struct file_stamp {
-    int why; /* errno of a stat that failed */
-    dev_t dev;
-    ino_t ino;
-    off_t size;
-    struct timespec modified, changed;
-};
-
 struct stamp {
-    struct file_stamp cert, key;
+    struct fs_stamp cert, key;
 };
 
 struct http_tls {
@@ -196,44 +187,15 @@ static int load_pair(const struct http_tls *t, struct tls_pair **out, struct err
 
 /* ---- the files ------------------------------------------------------------------------------------------------------ */
 
-/* Follows links: a directory of secrets is renewed by turning one around. */
-static struct file_stamp stamp_file(const char *path)
-{
-    struct file_stamp s = {.why = 0};
-    struct stat sb;
-
-    if (stat(path, &sb) != 0) {
-        s.why = errno;
-        return s;
-    }
-    s.dev = sb.st_dev;
-    s.ino = sb.st_ino;
-    s.size = sb.st_size;
-    s.modified = sb.st_mtim;
-    s.changed = sb.st_ctim;
-    return s;
-}
-
-static bool same_time(const struct timespec *a, const struct timespec *b)
-{
-    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
-static bool same_file(const struct file_stamp *a, const struct file_stamp *b)
-{
-    return a->why == b->why && a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
-           same_time(&a->modified, &b->modified) && same_time(&a->changed, &b->changed);
-}
-
 static bool same_stamp(const struct stamp *a, const struct stamp *b)
 {
-    return same_file(&a->cert, &b->cert) && same_file(&a->key, &b->key);
+    return fs_stamp_same(&a->cert, &b->cert) && fs_stamp_same(&a->key, &b->key);
 }
 
 static void stamp_files(const struct http_tls *t, struct stamp *out)
 {
-    out->cert = stamp_file(t->cert_file);
-    out->key = stamp_file(t->key_file);
+    out->cert = fs_stamp_of(t->cert_file);
+    out->key = fs_stamp_of(t->key_file);
 }
 
 static void log_pair(const struct http_tls *t, const struct tls_pair *p)

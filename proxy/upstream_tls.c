@@ -14,8 +14,6 @@
 #include "base/pem.h"
 #include "base/secret.h"
 
-#include <errno.h>
-#include <sys/stat.h>
 
 #define FILE_MAX_BYTES ((size_t)4 << 20)
 #define LOOK_MS 1000
@@ -34,7 +32,7 @@ enum {
 /* One file, as it was when it was read last. */
 struct tls_file {
     char *path; /* NULL: none */
-    struct stat seen;
+    struct fs_stamp seen;
     struct buf bytes;
 };
 
@@ -80,12 +78,6 @@ static void files_cleanup(struct tls_files **t)
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static int check(const struct buf *files, const struct tls_files *t, struct err *err)
 {
     if (t->files[FILE_CA].path != NULL && pem_check_certs(files[FILE_CA].data, files[FILE_CA].len, err) < 0)
@@ -104,8 +96,7 @@ static int check(const struct buf *files, const struct tls_files *t, struct err 
 static int read_one(struct tls_file *f, struct buf *out, struct err *err)
 {
     /* Before the read: what changes between the two is found the next time. */
-    if (stat(f->path, &f->seen) != 0)
-        return err_sys(err, errno, "%s", f->path);
+    f->seen = fs_stamp_of(f->path);
     TRY(fs_read_file(f->path, FILE_MAX_BYTES, out, err));
     return out->data != NULL ? 0 : buf_str(out, "", err);
 }
@@ -209,11 +200,11 @@ static bool has_changed(const struct tls_files *t)
 {
     for (size_t i = 0; i < FILES; i++) {
         const struct tls_file *f = &t->files[i];
-        struct stat now;
 
         if (f->path == NULL)
             continue;
-        if (stat(f->path, &now) != 0 ? i != FILE_SYSTEM : !is_same(&now, &f->seen))
+        struct fs_stamp now = fs_stamp_of(f->path);
+        if (!fs_stamp_same(&now, &f->seen) && (now.why == 0 || i != FILE_SYSTEM))
             return true;
     }
     return false;
@@ -245,7 +236,7 @@ void tls_files_refresh(struct tls_files *t, const char *upstream)
     }
     if (err.code != 0)
         for (size_t i = 0; i < FILES; i++)
-            t->files[i].seen = (struct stat){.st_ino = 0}; /* the next look reads again */
+            t->files[i].seen = (struct fs_stamp){.why = -1}; /* the next look reads again */
     lock_take(&t->lock);
     t->looking = false;
     t->look_ms = now_ms + LOOK_MS;

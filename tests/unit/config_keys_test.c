@@ -188,6 +188,21 @@ static void flags_and_variables(void **state UNUSED)
     assert_int_equal(high->access_log, CONFIG_ON);
 }
 
+/* Empty counts as unset, but for what keeps people out. */
+static void empty_variables(void **state UNUSED)
+{
+    static const char *const harmless[] = {"HOME=/h", "RECASK_AUTH_FILE=", "RECASK_HTPASSWDX=", NULL};
+    static const char *const guards[] = {"HOME=/h", "RECASK_HTPASSWD=", NULL};
+    CLEANUP(config_cleanup) struct config *cfg = NULL;
+    struct err err = ERR_INIT;
+
+    assert_int_equal(config_load_with(NULL, harmless, NULL, 0, &cfg, &err), 0);
+    config_cleanup(&cfg);
+    assert_int_equal(config_load_with(NULL, guards, NULL, 0, &cfg, &err), ERR_USAGE);
+    assert_string_equal(err.msg, "RECASK_HTPASSWD: is set, but empty; unset it to do without");
+    assert_null(cfg);
+}
+
 /* The file says who, a flag or a variable where the passwords are. */
 static void auth_in_two_places(void **state UNUSED)
 {
@@ -285,8 +300,13 @@ static void file_checks(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad),         cmocka_unit_test(good),        cmocka_unit_test(flags_and_variables),
-        cmocka_unit_test(many_rules),  cmocka_unit_test(named_files), cmocka_unit_test(auth_in_two_places),
+        cmocka_unit_test(bad),
+        cmocka_unit_test(good),
+        cmocka_unit_test(flags_and_variables),
+        cmocka_unit_test(many_rules),
+        cmocka_unit_test(named_files),
+        cmocka_unit_test(empty_variables),
+        cmocka_unit_test(auth_in_two_places),
         cmocka_unit_test(file_checks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
