@@ -13,8 +13,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char user[ACCESS_USER_MAX_BYTES + 1], password[ACCESS_PASSWORD_MAX_BYTES + 1];
     struct users *us = NULL;
     struct err err = ERR_INIT;
-    char *text = strndup((const char *)data, size);
+    CLEANUP(free_ptr) char *text = malloc(size + 1);
 
+    REQUIRE(text != NULL);
+    if (size > 0)
+        memcpy(text, data, size);
+    text[size] = '\0';
     if (users_parse("f", (const char *)data, size, &us, &err) == 0) {
         REQUIRE(us->count > 0);
         for (size_t i = 0; i < us->count; i++)
@@ -23,9 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         REQUIRE(err.code == ERR_USAGE);
     }
-    if (text != NULL && basic_parse(text, user, password))
+    if (basic_parse(text, user, password))
         REQUIRE(user[0] != '\0' && strlen(user) <= ACCESS_USER_MAX_BYTES &&
                 strlen(password) <= ACCESS_PASSWORD_MAX_BYTES);
-    free(text);
     return 0;
 }
