@@ -280,7 +280,7 @@ static void head_known(struct request *r)
 /* Not in the store. */
 static void absent(struct request *r)
 {
-    bool is_head = http_method(r->x) == HTTP_HEAD;
+    bool is_head = blob_needs_no_bytes(r);
 
     if (is_head && r->blob.role != ROLE_UNKNOWN && r->blob.size_bytes > 0) {
         r->cache = CACHE_HIT;

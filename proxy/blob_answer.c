@@ -19,6 +19,10 @@
 
 #include <inttypes.h>
 
+/* Of several ranges. A chunk, or a block of an original, is read and checked as a whole in any case, so that a gap of about its
+ * size costs no more than to open it anew. */
+#define GAP_BYTES ((uint64_t)256 << 10)
+
 struct form {
     enum codec codec; /* CODEC_NONE: the digest's own bytes */
     const char *content_type;
@@ -34,12 +38,24 @@ static bool gzip_pays(const struct request *r)
     return r->listener->opt.link != LINK_LAN || r->client.best_lan != VIEW_CANONICAL;
 }
 
+/* The digest's own bytes. */
+static void plain_form(const struct request *r, struct form *out)
+{
+    *out = (struct form){.content_type = "application/octet-stream", .has_length = true, .length = r->blob.size_bytes};
+}
+
+/* Also one that If-Range makes void means identity: who sends it counts in bytes of that. To HEAD it means nothing. */
+static bool asks_for_range(const struct request *r)
+{
+    return http_method(r->x) == HTTP_GET && http_header(r->x, "Range");
+}
+
 static void choose_form(const struct request *r, struct form *out)
 {
     const char *type = NULL;
 
-    *out = (struct form){.content_type = "application/octet-stream", .has_length = true, .length = r->blob.size_bytes};
-    if (r->blob.role != ROLE_CANONICAL || !r->blob.present || http_header(r->x, "Range"))
+    plain_form(r, out);
+    if (r->blob.role != ROLE_CANONICAL || !r->blob.present || asks_for_range(r))
         return;
     enum codec named = accept_layer_form(http_header(r->x, "Accept"), &type);
     if (named != CODEC_NONE) {
@@ -52,8 +68,7 @@ static void choose_form(const struct request *r, struct form *out)
         out->is_encoding = out->codec != CODEC_NONE;
     }
     if (out->codec == CODEC_GZIP && !http_can_chunk(r->x))
-        *out =
-            (struct form){.content_type = "application/octet-stream", .has_length = true, .length = r->blob.size_bytes};
+        plain_form(r, out);
     if (out->codec == CODEC_GZIP)
         out->has_length = false;
     else if (out->codec == CODEC_ZSTD)
@@ -110,14 +125,24 @@ static int condition(const struct request *r, const struct form *f)
     return if_none_match && etag_matches(if_none_match, tag.s) ? 304 : 200;
 }
 
+bool blob_needs_no_bytes(const struct request *r)
+{
+    struct form form;
+
+    choose_form(r, &form);
+    return http_method(r->x) == HTTP_HEAD || condition(r, &form) != 200;
+}
+
 static int range_headers(struct request *r, const struct form *f, const struct range *range, struct http_answer *a,
                          struct err *err)
 {
     if (range->kind == RANGE_ONE)
         return http_answer_header(a, err, "Content-Range", "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, range->first,
                                   range->last, f->length);
-    if (http_method(r->x) == HTTP_GET && a->status == 200)
-        return http_answer_header(a, err, "Location", "%s", http_path(r->x)); /* Ollama insists on one with a 200 */
+    if (http_method(r->x) == HTTP_GET && a->status == 200) { /* Ollama insists on one with a 200 */
+        const char *query = http_query_raw(r->x);
+        return http_answer_header(a, err, "Location", "%s%s%s", http_path(r->x), *query ? "?" : "", query);
+    }
     return 0;
 }
 
@@ -213,8 +238,9 @@ static void reply(struct request *r, const struct form *f, const struct range *r
     struct http_answer a = {.status = range->kind == RANGE_ONE ? 206 : 200, .source = steal(source)};
     struct err err = ERR_INIT;
 
+    /* Of what has no length now there was no room to wait for it; choose_form() has seen to the rest. */
     if (a.source && !f->has_length && !http_can_chunk(r->x))
-        err_set(&err, ERR_UNSUPPORTED, "this answer has no length beforehand, which takes HTTP/1.1");
+        err_set(&err, ERR_NOSPC, "%s has no length beforehand, which takes HTTP/1.1", digest_text(&r->digest).s);
     if (err.code != 0 || headers(r, f, range, NULL, &a, &err) < 0) {
         http_answer_release(&a);
         request_fail(r, &err);
@@ -309,6 +335,7 @@ static bool reply_parts(struct request *r, const struct form *f, struct range *r
                           .count = range->count,
                           .size_bytes = f->length,
                           .content_type = f->content_type,
+                          .gap_bytes = GAP_BYTES,
                           .open = open_part,
                           .free_arg = free};
     struct http_answer a = {.status = 206, .has_length = true};

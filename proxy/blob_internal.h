@@ -14,6 +14,9 @@ bool blob_answer_original(struct request *r, const struct store_source *s);
 void blob_answer_fill(struct request *r);
 /* HEAD of a blob that the store knows of, but does not hold: r->blob.size_bytes is all there is to say. */
 void blob_answer_head(struct request *r);
+/* True for HEAD, and for a GET that its conditions make a 304 or 412: nothing need be fetched for it, and
+ * blob_answer_head() answers it. */
+bool blob_needs_no_bytes(const struct request *r);
 
 /* ---- heal.c ------------------------------------------------------------------------------------------------------ */
 

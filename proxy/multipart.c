@@ -16,8 +16,10 @@ struct parts {
     size_t at; /* of the part that is being read; m.count: the end line */
     char head[HEAD_MAX_BYTES];
     size_t head_len, head_pos;
-    uint64_t left; /* of the part */
-    struct source *part;
+    uint64_t left;  /* of the part */
+    uint64_t off;   /* where run stands in the representation */
+    size_t run_end; /* the first part that is not in run */
+    struct source *run;
     source_wake_fn *wake;
     void *wake_arg;
 };
@@ -74,32 +76,73 @@ uint64_t multipart_bytes(const struct multipart *m)
     return sum;
 }
 
+/* The first part behind part i that needs a source of its own. */
+static size_t end_of_run(const struct multipart *m, size_t i)
+{
+    const struct range_span *s = m->spans;
+
+    for (i++; i < m->count; i++) {
+        if (s[i].first <= s[i - 1].last || s[i].first - s[i - 1].last - 1 > m->gap_bytes)
+            break;
+    }
+    return i;
+}
+
+static int open_run(struct parts *p, struct err *err)
+{
+    size_t end = end_of_run(&p->m, p->at);
+    uint64_t first = p->m.spans[p->at].first;
+    struct source *next = NULL;
+
+    TRY(p->m.open(p->m.arg, first, p->m.spans[end - 1].last - first + 1, &next, err));
+    source_set_waker(next, p->wake, p->wake_arg);
+    source_free(p->run);
+    p->run = next;
+    p->run_end = end;
+    p->off = first;
+    return 0;
+}
+
 /* Makes part `at` the one that is read, its head first. */
 static int begin_part(struct parts *p, struct err *err)
 {
-    struct source *next = NULL;
-
     if (p->at < p->m.count) {
         const struct range_span *s = &p->m.spans[p->at];
 
         p->left = s->last - s->first + 1;
-        TRY(p->m.open(p->m.arg, s->first, p->left, &next, err));
-        source_set_waker(next, p->wake, p->wake_arg);
+        if (p->at == p->run_end)
+            TRY(open_run(p, err));
     }
-    source_free(p->part);
-    p->part = next;
     p->head_len = write_head(&p->m, p->at, p->head);
     p->head_pos = 0;
     return 0;
 }
 
-static int read_part(struct parts *p, void *out, size_t cap, size_t *out_len, struct err *err)
+static int read_run(struct parts *p, void *out, size_t cap, size_t *out_len, struct err *err)
 {
-    int rc = source_read(p->part, out, cap < p->left ? cap : (size_t)p->left, out_len, err);
+    int rc = source_read(p->run, out, cap, out_len, err);
 
     if (rc == STEP_EOF)
         return err_set(err, ERR_CORRUPT, "a range ended %" PRIu64 " bytes too early", p->left);
-    if (rc < 0)
+    if (rc == STEP_MORE)
+        p->off += *out_len;
+    return rc;
+}
+
+static int read_part(struct parts *p, void *out, size_t cap, size_t *out_len, struct err *err)
+{
+    uint64_t first = p->m.spans[p->at].first;
+    int rc;
+
+    /* A gap is short, and what is thrown away of it needs no buffer of its own. */
+    while (p->off < first) {
+        size_t skipped = 0;
+        rc = read_run(p, out, cap < first - p->off ? cap : (size_t)(first - p->off), &skipped, err);
+        if (rc != STEP_MORE)
+            return rc;
+    }
+    rc = read_run(p, out, cap < p->left ? cap : (size_t)p->left, out_len, err);
+    if (rc != STEP_MORE)
         return rc;
     p->left -= *out_len;
     if (p->left > 0)
@@ -128,15 +171,15 @@ static void parts_waker(struct source *s, source_wake_fn *fn, void *arg)
 
     p->wake = fn;
     p->wake_arg = arg;
-    if (p->part)
-        source_set_waker(p->part, fn, arg);
+    if (p->run)
+        source_set_waker(p->run, fn, arg);
 }
 
 static void parts_free(struct source *s)
 {
     struct parts *p = (struct parts *)s;
 
-    source_free(p->part);
+    source_free(p->run);
     multipart_release(&p->m);
     free(p);
 }

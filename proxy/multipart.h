@@ -2,8 +2,9 @@
  * proxy/multipart.h - several ranges of one representation as one body: multipart/byteranges (RFC 9110, 14.6).
  *
  * Use: multipart_new -> multipart_content_type, multipart_bytes for the headers -> multipart_source for the body.
- * Parts come in the order asked for, each opened when its turn comes; the one before it is closed after that, so that what is
- * being read stays leased in between. Memory: one part's source. Threads: one at a time.
+ * Parts come in the order asked for, each opened when its turn comes, unless it follows the one before it closely: then that
+ * one's source goes on. The one before is closed after the next is opened, so that what is being read stays leased in between.
+ * Memory: two sources. Threads: one at a time.
  */
 #pragma once
 
@@ -20,6 +21,7 @@ struct multipart {
     size_t count;
     uint64_t size_bytes;      /* of the whole representation */
     const char *content_type; /* of each part; static */
+    uint64_t gap_bytes;       /* between two parts that are read and thrown away rather than opened anew */
     multipart_open_fn *open;
     void (*free_arg)(void *arg);
     void *arg; /* taken */

@@ -6,23 +6,31 @@
  *   referrers -> the upstream has the API: its answer
  *             -> it has not (404, 400, 405, 501): the fallback tag "sha256-<hex>" (distribution-spec v1.1, "Referrers Tag
  *                Schema"), filtered here; no such tag: an empty index, since who has the API never answers 404
+ *
+ * A list goes out as the upstream's own bytes: its "name" stays what the upstream calls the repository, also for a client that
+ * asked without "library/". No client looks at it.
  */
 #include "base/clock.h"
+#include "proxy/link.h"
 #include "proxy/proxy_internal.h"
+#include "transcode/codec.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define ENTRIES 64
 #define KEEP_MS 10000
+#define STALE_MS 5000 /* how long an old answer is given without asking again, once the upstream has failed */
 #define BODY_MAX_BYTES (4u << 20)
 #define KEPT_BODY_MAX_BYTES (256u << 10) /* 64 entries of this size are all the memory it can take */
+#define QUERY_MAX_BYTES 4096
 
 struct kept {
     char *key; /* "<upstream> <path>?<query>" */
     char *body, *content_type, *link, *filters;
     size_t len;
     int64_t until_ms;
+    bool is_stale; /* the upstream has been asked since, and failed */
 };
 
 struct passthrough_cache {
@@ -71,6 +79,7 @@ static int kept_copy(const struct kept *from, struct kept *to, struct err *err)
         return err_nomem(err, from->len);
     memcpy(to->body, from->body ? from->body : "", from->len);
     to->len = from->len;
+    to->is_stale = from->is_stale;
     return 0;
 }
 
@@ -95,6 +104,18 @@ static bool cache_get(struct passthrough_cache *c, const char *key, bool stale, 
     if (!hit)
         kept_clear(out);
     return hit;
+}
+
+/* The upstream failed: those who ask next need not wait for it, each for as long as it takes to hang. */
+static void cache_stale(struct passthrough_cache *c, const char *key)
+{
+    lock_take(&c->lock);
+    struct kept *k = find(c, key);
+    if (k) {
+        k->until_ms = clock_mono_ms() + STALE_MS;
+        k->is_stale = true;
+    }
+    lock_give(&c->lock);
 }
 
 static void cache_put(struct passthrough_cache *c, const char *key, const struct kept *k)
@@ -123,46 +144,39 @@ static void ask_fallback(struct request *r);
 
 /* ---- one request ------------------------------------------------------------------------------------------------------ */
 
-/* The query without ns=, which is between the client and us. */
 static int upstream_path(const struct request *r, char **out, struct err *err)
 {
-    CLEANUP(buf_release) struct buf query = BUF_INIT(4096);
-    const char *p = http_query_raw(r->x);
+    CLEANUP(buf_release) struct buf query = BUF_INIT(QUERY_MAX_BYTES);
+    const char *raw = http_query_raw(r->x);
+    size_t len = strlen(raw);
 
-    while (*p) {
-        size_t len = strcspn(p, "&");
-        if (len > 0 && strncmp(p, "ns=", 3) != 0) {
-            TRY(buf_str(&query, query.len ? "&" : "?", err));
-            TRY(buf_add(&query, p, len, err));
-        }
-        p += len + (p[len] == '&');
-    }
+    if (len >= QUERY_MAX_BYTES)
+        return err_set(err, ERR_FORMAT, "a query of %zu bytes", len);
+    TRY(query_without_ns(raw, len, &query, err));
     const char *what = r->route.kind == ROUTE_TAGS ? "tags/list" : "referrers/";
-    return str_printf(out, err, "/v2/%s/%s%s%s", r->route.name, what, r->route.ref, query.data ? query.data : "");
+    return str_printf(out, err, "/v2/%s/%s%s%s%s", r->route.name, what, r->route.ref, query.len ? "?" : "",
+                      query.len ? query.data : "");
 }
 
-/* The next page lies behind the path that the client used, whatever the upstream calls it; its query is the upstream's. */
-static int client_link(const struct request *r, const char *link, char **out, struct err *err)
+/* The next page lies behind the path that the client used, whatever the upstream calls it; its query is the upstream's. An
+ * upstream's Link that does not lead on is dropped: a client would ask for the same page for ever. */
+static int add_link(const struct request *r, const char *link, struct http_answer *a, struct err *err)
 {
-    const char *query = strchr(link, '?'), *end = strchr(link, '>');
-    const char *ns = http_query(r->x, "ns");
+    CLEANUP(buf_release) struct buf query = BUF_INIT(QUERY_MAX_BYTES);
+    bool ns = http_query(r->x, "ns") != NULL;
 
-    if (!query || !end || query > end)
-        return str_printf(out, err, "<%s%s", http_path(r->x), end ? end : ">");
-    return str_printf(out, err, "<%s%.*s%s%s%s", http_path(r->x), (int)(end - query), query, ns ? "&ns=" : "",
-                      ns ? upstream_name(r->route.up) : "", end);
+    if (!link_next_query(link, &query))
+        return 0;
+    return http_answer_header(a, err, "Link", "<%s?%s%s%s>; rel=\"next\"", http_path(r->x), query.data,
+                              ns ? "&ns=" : "", ns ? upstream_name(r->route.up) : "");
 }
 
 static int fill_answer(struct request *r, struct kept *k, struct http_answer *a, struct err *err)
 {
-    CLEANUP(free_ptr) char *link = NULL;
-
     TRY(request_headers(r, a, err));
     TRY(http_answer_header(a, err, "Content-Type", "%s", k->content_type ? k->content_type : "application/json"));
-    if (k->link) {
-        TRY(client_link(r, k->link, &link, err));
-        TRY(http_answer_header(a, err, "Link", "%s", link));
-    }
+    if (k->link)
+        TRY(add_link(r, k->link, a, err));
     if (k->filters)
         TRY(http_answer_header(a, err, "OCI-Filters-Applied", "%s", k->filters));
     if (r->cache == CACHE_STALE)
@@ -205,6 +219,8 @@ static void failed(struct request *r)
 {
     bool gone = r->err.code == ERR_NOTFOUND || r->err.code == ERR_DENIED;
 
+    if (!gone)
+        cache_stale(r->p->cache, r->key);
     if (gone || !reply_stale(r))
         request_fail(r, &r->err);
 }
@@ -217,12 +233,44 @@ static void reply_new(struct request *r, struct kept *k)
     reply_kept(r, k);
 }
 
+/* Answers may be compressed in transit, although they were asked for as they are. */
+static int undo_coding(struct request *r, struct err *err)
+{
+    struct buf *body = &r->answer.body, plain;
+
+    if (!r->answer.head.content_encoding || body->len == 0 || codec_sniff(body->data, body->len) == CODEC_NONE)
+        return 0;
+    TRY(decode_whole(body, BODY_MAX_BYTES, &plain, err));
+    buf_release(body);
+    *body = plain;
+    return 0;
+}
+
+/* A 200 may be a page for people (a login, a proxy's excuse); as a list it would be kept and believed. */
+static int check_list(struct request *r, struct err *err)
+{
+    CLEANUP(buf_release) struct buf unused = BUF_INIT(BODY_MAX_BYTES);
+    const struct buf *body = &r->answer.body;
+    const char *text = body->data ? body->data : "";
+
+    if (r->route.kind == ROUTE_REFERRERS)
+        return oci_referrers_filter(text, body->len, NULL, &unused, err);
+    return text[strspn(text, " \t\r\n")] == '{' ? 0 : err_set(err, ERR_FORMAT, "no list of tags");
+}
+
 static void answered(struct request *r)
 {
     struct upstream_answer *u = &r->answer;
     struct kept k = {.key = NULL};
 
-    if (r->err.code != 0 && no_referrers_api(r)) {
+    bool no_api = r->err.code != 0 && no_referrers_api(r);
+    if (r->err.code == 0 && (undo_coding(r, &r->err) < 0 || check_list(r, &r->err) < 0)) {
+        /* Something else than an index: that path means nothing to that upstream. */
+        no_api = r->route.kind == ROUTE_REFERRERS && r->err.code == ERR_FORMAT;
+        r->err.code = r->err.code == ERR_NOMEM ? ERR_NOMEM : ERR_UPSTREAM;
+        (void)err_wrap(&r->err, "%s answered %s", upstream_name(r->route.up), r->route.name);
+    }
+    if (no_api) {
         ask_fallback(r);
         return;
     }
@@ -260,13 +308,15 @@ static bool derived_digest(struct request *r)
            store_manifest_get(r->p->store, &d, &m, &err) == 0 && m.view != 0;
 }
 
-static int empty_index(struct kept *k, struct err *err)
+static int empty_index(const struct request *r, struct kept *k, struct err *err)
 {
     static const char empty[] =
         "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":[]}";
 
     TRY(str_dup(empty, &k->body, err));
     k->len = sizeof(empty) - 1;
+    if (http_query(r->x, "artifactType"))
+        TRY(str_dup("artifactType", &k->filters, err));
     return str_dup(oci_type_name(OCI_TYPE_INDEX), &k->content_type, err);
 }
 
@@ -276,7 +326,7 @@ static void reply_no_referrers(struct request *r)
     struct err err = ERR_INIT;
 
     r->cache = CACHE_HIT;
-    if (empty_index(&k, &err) < 0) {
+    if (empty_index(r, &k, &err) < 0) {
         kept_clear(&k);
         request_fail(r, &err);
         return;
@@ -334,7 +384,9 @@ static void fallback_answered(struct request *r)
         failed(r);
         return;
     }
-    rc = r->err.code == ERR_NOTFOUND ? empty_index(&k, &err) : fallback_index(r, &k, &err);
+    rc = r->err.code == ERR_NOTFOUND ? empty_index(r, &k, &err)
+         : undo_coding(r, &err) < 0  ? err.code
+                                     : fallback_index(r, &k, &err);
     if (rc == 0) {
         reply_new(r, &k);
         return;
@@ -359,10 +411,24 @@ static void ask_fallback(struct request *r)
         request_fail(r, &err);
 }
 
+/* Upstreams differ over a page's size that is no number; the client is told what is wrong. */
+static int check_page_size(struct request *r, struct err *err)
+{
+    const char *n = http_query(r->x, "n");
+
+    if (!n || (*n && strspn(n, "0123456789") == strlen(n) && strlen(n) <= 9))
+        return 0;
+    r->route.error_code = "PAGINATION_NUMBER_INVALID";
+    return err_set(err, ERR_FORMAT, "n=%.40s is no number of tags", n);
+}
+
 /* The path to ask for, and the key under which answers are kept. */
 static int prepare(struct request *r, char **out_path, struct err *err)
 {
     struct digest d;
+
+    if (r->route.kind == ROUTE_TAGS)
+        TRY(check_page_size(r, err));
 
     if (r->route.kind == ROUTE_REFERRERS)
         TRY(digest_parse(r->route.ref, strlen(r->route.ref), &d, err));
@@ -382,7 +448,7 @@ void passthrough_start(struct request *r)
         return;
     }
     if (rc == 0 && cache_get(r->p->cache, r->key, false, &k)) {
-        r->cache = CACHE_HIT;
+        r->cache = k.is_stale ? CACHE_STALE : CACHE_HIT;
         reply_kept(r, &k);
         return;
     }

@@ -3,6 +3,8 @@
  * opened.
  */
 #include "proxy/multipart.h"
+
+#include "base/buf.h"
 #include "tests/unit/proxy_util.h"
 
 #include <setjmp.h>
@@ -82,6 +84,73 @@ static void test_body(void **state UNUSED)
     }
 }
 
+/* Parts that follow closely, in order and without an overlap, come from one source. */
+static void test_runs(void **state UNUSED)
+{
+    static const struct {
+        struct range_span spans[4];
+        size_t count;
+        uint64_t gap;
+        unsigned opened;
+    } rows[] = {
+        {{{0, 1}, {5, 6}}, 2, 3, 1},
+        {{{0, 1}, {5, 6}}, 2, 2, 2},
+        {{{0, 1}, {2, 3}, {4, 9}}, 3, 0, 1},
+        {{{5, 6}, {0, 1}}, 2, 100, 2},
+        {{{0, 5}, {5, 9}}, 2, 100, 2},
+        {{{0, 5}, {0, 5}}, 2, 100, 2},
+        {{{0, 0}, {35, 35}}, 2, UINT64_MAX, 1},
+        {{{0, 1}, {4, 5}, {3, 3}, {9, 9}}, 4, 10, 2},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        for (size_t cap = 1; cap < 10; cap += 4) {
+            CLEANUP(buf_release) struct buf want = BUF_INIT(4096);
+            struct maker maker = {.opened = 0};
+            struct multipart m;
+            struct source *s = NULL;
+            struct drained d;
+            struct err err = ERR_INIT;
+
+            start(&m, &maker);
+            free(m.spans);
+            m.spans = malloc(sizeof(rows[i].spans));
+            assert_non_null(m.spans);
+            memcpy(m.spans, rows[i].spans, sizeof(rows[i].spans));
+            m.count = rows[i].count;
+            m.gap_bytes = rows[i].gap;
+            for (size_t k = 0; k < m.count; k++) {
+                int first = (int)m.spans[k].first, last = (int)m.spans[k].last;
+                ASSERT_OK(buf_printf(&want, &err,
+                                     "%s--%s\r\nContent-Type: text/plain\r\nContent-Range: bytes %d-%d/36\r\n\r\n%.*s",
+                                     k ? "\r\n" : "", m.boundary, first, last, last - first + 1, blob + first));
+            }
+            ASSERT_OK(buf_printf(&want, &err, "\r\n--%s--\r\n", m.boundary));
+            ASSERT_OK(multipart_source(&m, &s, &err));
+            source_drain(&s, cap, &d);
+            assert_int_equal(d.rc, STEP_EOF);
+            assert_int_equal(d.len, want.len);
+            assert_memory_equal(d.data, want.data, d.len);
+            if (maker.opened != rows[i].opened)
+                fail_msg("row %zu: %u sources", i, maker.opened);
+            assert_int_equal(atomic_load(&maker.freed), rows[i].opened);
+            drained_release(&d);
+        }
+    }
+}
+
+/* The arithmetic beyond 32 bits, without a byte of such a blob. */
+static void test_large(void **state UNUSED)
+{
+    struct range_span spans[] = {{0, UINT64_C(4294967999)}, {UINT64_C(4294968000), (UINT64_C(6) << 30) - 1}};
+    struct multipart m = {.spans = spans, .count = 2, .size_bytes = UINT64_C(6) << 30, .content_type = "x/y"};
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(multipart_init(&m, &err));
+    uint64_t bytes = multipart_bytes(&m);
+    assert_true(bytes > m.size_bytes && bytes < m.size_bytes + 500);
+}
+
 static void test_failures(void **state UNUSED)
 {
     struct maker maker = {.fail_at = 1};
@@ -120,6 +189,7 @@ static void test_failures(void **state UNUSED)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_body), cmocka_unit_test(test_failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_body), cmocka_unit_test(test_runs),
+                                       cmocka_unit_test(test_large), cmocka_unit_test(test_failures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
