@@ -18,6 +18,7 @@
 #define HTTP_CONN_MAGIC 0xc0221ec7u
 #define HTTP_REQUEST_HEADERS_MAX 64
 #define HTTP_HEADER_MAX_BYTES (16u << 10)
+#define HTTP_RANGE_MAX_BYTES (24u << 10) /* 1024 ranges of ten digits each way */
 #define HTTP_URI_MAX_BYTES (8u << 10)
 #define HTTP_ID_BYTES 40
 #define HTTP_PEER_BYTES 64
@@ -56,7 +57,7 @@ struct http_exchange {
     enum http_method method;
     char *method_text, *path, *query, *query_decoded;
     struct http_header_line lines[HTTP_REQUEST_HEADERS_MAX];
-    size_t line_count, header_bytes;
+    size_t line_count, header_bytes, range_bytes;
     bool header_overflow, body_overflow, uri_overflow, bad_framing, unknown_coding, is_http_1_0;
     struct buf body;
     char id[HTTP_ID_BYTES];

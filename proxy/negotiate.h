@@ -26,7 +26,7 @@ bool accept_allows(const char *accept, const char *media_type);
  * <star>/<star> nor any plain form: that codec with *out_type the media type to answer with. CODEC_NONE otherwise. */
 enum codec accept_layer_form(const char *accept, const char **out_type);
 
-#define RANGES_MAX 1024 /* in one header; more fit into 16 KiB of headers hardly */
+#define RANGES_MAX 1024 /* in one header; what podman asks for at most */
 
 enum range_kind {
     RANGE_NONE = 0,      /* no Range header, or one to be ignored (other unit, malformed, too much): 200 */
