@@ -103,7 +103,7 @@ static int read_env(struct loader *l, const char *const *env, struct err *err)
 
         if (text != NULL)
             TRY(config_read_text(l, k, text, err));
-        else if (k->guards && is_empty(env, k->doc.env))
+        else if (k->guards && k->doc.env != NULL && is_empty(env, k->doc.env))
             return err_set(err, ERR_USAGE, "%s: is set, but empty; unset it to do without", k->doc.env);
     }
     return 0;
