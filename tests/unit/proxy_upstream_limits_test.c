@@ -266,7 +266,7 @@ static bool never(struct server *s, int fd, unsigned nth UNUSED, const char *req
 {
     char text[512];
 
-    if (strstr(request, "/token") != NULL || strstr(request, "/hang") != NULL) {
+    if (strstr(request, "/token") != NULL || strstr(request, "/hang") != NULL || strstr(request, "/blobs/") != NULL) {
         server_hang(fd);
         return false;
     }
@@ -291,12 +291,15 @@ static void test_request_ms(void **state UNUSED)
     struct upstreams_options opt = {.request_ms = 300, .stall_ms = 60000, .tries = 100};
     struct call c[2];
     int64_t start = clock_mono_ms();
+    struct source *s;
 
     begin_with(never, opt, 1, 0);
-    call_start(&c[0], "/v2/x/hang");
+    s = stream_start(); /* has the only connection, and more time than those behind it */
     call_start(&c[1], "/v2/x/behind");
-    times_out(&c[0], "waiting for the upstream");
     times_out(&c[1], "waiting for one of the upstream's connections");
+    source_free(s);
+    call_start(&c[0], "/v2/x/hang");
+    times_out(&c[0], "waiting for the upstream");
     call_start(&c[0], "/v2/a/manifests/1");
     times_out(&c[0], "token");
     /* A wait that would be too long is not begun. */
