@@ -356,7 +356,8 @@ recask_start() {
         return 1
     }
 }
-recask_ready() { http -f "http://$admin/readyz" && http -f "http://$proxy/v2/"; }
+# Any answer on the port will do: it is 401 where clients need a password.
+recask_ready() { http -f "http://$admin/readyz" && http "http://$proxy/v2/"; }
 # recask_fresh [ARGUMENTS...]: on an empty store.
 recask_fresh() {
     recask_stop
