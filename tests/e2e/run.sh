@@ -13,8 +13,8 @@ set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 # The long ones first, so that jobs end together.
-all=(docker28 podman containerd mirror skopeo docker20 oras crane index digest encoding lies artifact
-    conformance prefix sharing tls tlsboth)
+all=(private docker28 podman containerd password mirror skopeo docker20 oras crane index digest encoding lies
+    artifact conformance prefix sharing tls tlsboth)
 jobs=2
 names=()
 
