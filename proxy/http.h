@@ -9,9 +9,9 @@
  * A TLS ClientHello on a plain port gets a static HTTP 400 (docker's containerd store falls back to HTTP only on that), and
  * so does plain HTTP on a TLS port.
  * Limits: path and query 8 KiB (414), headers 16 KiB, Range 24 KiB more, and 64 names (431; libmicrohttpd's own answers, from
- * about 60 KiB on, are HTML), request body HTTP_BODY_MAX_BYTES (413), a request that does not arrive in header_ms (408, or closed on TLS), an
- * answer of which the client fetches nothing for idle_ms (cut), connections (accepting pauses: the next client waits, and
- * connections that idle for a second make room).
+ * about 60 KiB on, are HTML), request body HTTP_BODY_MAX_BYTES (413), a request that does not arrive in header_ms (408, or
+ * closed on TLS), an answer of which the client fetches nothing for idle_ms (cut), connections (accepting pauses: the next
+ * client waits, and connections that idle for a second make room).
  */
 #pragma once
 
