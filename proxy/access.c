@@ -8,8 +8,8 @@
  * So parallel requests with the same new password cost one check: when the others ask again it is remembered. What is
  * remembered is an HMAC of user and password under a key of this process; it goes when the file changes.
  *
- * A name that is not in the file is checked against some user's hash, with a result that is not looked at: time does not
- * tell who is in the file.
+ * A name that is not in the file is checked against some user's hash, always the same one, with a result that is not looked
+ * at: time does not tell who is in the file.
  */
 #include "base/clock.h"
 #include "base/digest.h"
@@ -253,13 +253,14 @@ static void remember(struct access *a, const struct digest *tag, bool right)
 
 /* ---- a check ----------------------------------------------------------------------------------------------------- */
 
-static bool password_right(const struct users *us, const char *user, const char *password)
+/* seed: of the name under the process's key, so that nobody outside knows whose hash stands in for it. */
+static bool password_right(const struct users *us, const char *user, const char *password, uint64_t seed)
 {
-    const struct user *u = users_find(us, user);
-    const char *hash = u != NULL ? u->hash : us->list[0].hash;
+    const char *hash = users_hash(us, user, seed);
     struct crypt_data *data = calloc(1, sizeof(*data));
     const char *got = data != NULL ? crypt_rn(password, hash, data, (int)sizeof(*data)) : NULL;
-    bool right = got != NULL && strlen(got) == strlen(hash) && same_bytes(got, hash, strlen(hash)) && u != NULL;
+    bool right = got != NULL && strlen(got) == strlen(hash) && same_bytes(got, hash, strlen(hash)) &&
+                 users_find(us, user) != NULL;
 
     if (data != NULL)
         secret_wipe(data, sizeof(*data));
@@ -269,9 +270,9 @@ static bool password_right(const struct users *us, const char *user, const char 
 
 /* Outside the lock but for its ends; `checks` was counted up by the caller. */
 static bool run_check(struct access *a, struct users *us, const char *user, const char *password,
-                      const struct digest *tag)
+                      const struct digest *tag, uint64_t seed)
 {
-    bool right = password_right(us, user, password);
+    bool right = password_right(us, user, password, seed);
 
     lock_take(&a->lock);
     if (a->users == us)
@@ -287,12 +288,12 @@ static bool run_check(struct access *a, struct users *us, const char *user, cons
 /* ACCESS_ALLOWED: the user is who it says; UNKNOWN; WAIT; BUSY. */
 static enum access_verdict authenticate(struct access *a, const char *user, const char *password, struct waiter *w)
 {
-    struct digest tag = {.b = {0}};
+    struct digest tag = {.b = {0}}, name = {.b = {0}};
     struct users *us = NULL;
     struct err err = ERR_INIT;
     enum access_verdict v;
 
-    if (tag_of(a, user, password, &tag, &err) < 0)
+    if (tag_of(a, user, password, &tag, &err) < 0 || tag_of(a, user, "", &name, &err) < 0)
         return ACCESS_BUSY;
     lock_take(&a->lock);
     const struct remembered *m = recall(a, &tag);
@@ -310,7 +311,7 @@ static enum access_verdict authenticate(struct access *a, const char *user, cons
         v = ACCESS_BUSY;
     }
     lock_give(&a->lock);
-    if (us != NULL && !run_check(a, us, user, password, &tag))
+    if (us != NULL && !run_check(a, us, user, password, &tag, digest_hash64(&name)))
         v = ACCESS_UNKNOWN;
     return v;
 }

@@ -26,6 +26,9 @@ struct users *users_ref(struct users *us);
 void users_unref(struct users *us);
 /* NULL when there is none. Takes as long for every name. */
 const struct user *users_find(const struct users *us, const char *name);
+/* What a password for this name is checked against: the user's hash, or that of some user, the same one for the same seed. So
+ * names that are not in the file take as long as those that are, whatever mix of costs is in it. */
+const char *users_hash(const struct users *us, const char *name, uint64_t seed);
 
 /* "Basic <base64 of user:password>". False for anything else. The caller wipes out_password. */
 bool basic_parse(const char *authorization, char out_user[ACCESS_USER_MAX_BYTES + 1],

@@ -16,6 +16,7 @@
 #define BCRYPT_COST_MIN 4
 #define BCRYPT_COST_MAX 16 /* some seconds per check */
 #define BCRYPT_BYTES 60
+#define YESCRYPT_MAX_BYTES (256ull << 20) /* of memory per check */
 
 /* ---- the users --------------------------------------------------------------------------------------------------- */
 
@@ -53,6 +54,13 @@ const struct user *users_find(const struct users *us, const char *name)
     return found;
 }
 
+const char *users_hash(const struct users *us, const char *name, uint64_t seed)
+{
+    const struct user *u = users_find(us, name);
+
+    return u != NULL ? u->hash : us->list[seed % us->count].hash;
+}
+
 /* ---- one line ---------------------------------------------------------------------------------------------------- */
 
 struct line {
@@ -67,6 +75,8 @@ static int bad_line(const struct line *l, struct err *err, const char *why)
     return err_set(err, ERR_USAGE, "%s: line %u: %s", l->path, l->number, why);
 }
 
+static const char alphabet[] = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
 static bool begins(const char *text, const char *with)
 {
     return strncmp(text, with, strlen(with)) == 0;
@@ -75,10 +85,18 @@ static bool begins(const char *text, const char *with)
 /* "$2y$10$" and 53 characters of salt and hash; crypt_checksalt() looks at the first four alone. */
 static bool bcrypt_whole(const char *hash)
 {
-    static const char alphabet[] = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-
     return strlen(hash) == BCRYPT_BYTES && strspn(hash + 4, "0123456789") == 2 && hash[6] == '$' &&
            strtol(hash + 4, NULL, 10) >= BCRYPT_COST_MIN && strspn(hash + 7, alphabet) == BCRYPT_BYTES - 7;
+}
+
+/* "$y$j9T$": the flavour, then log2 of N and r, each less one as a digit of `alphabet`. crypt_gensalt() writes no others. */
+static bool yescrypt_fits(const char *hash)
+{
+    const char *n = hash[3] == 'j' && hash[4] != '\0' ? strchr(alphabet, hash[4]) : NULL;
+    const char *r = n != NULL && hash[5] != '\0' && hash[6] == '$' ? strchr(alphabet, hash[5]) : NULL;
+
+    return r != NULL && n - alphabet < 32 &&
+           (128ull << (n - alphabet + 1)) * (unsigned long long)(r - alphabet + 1) <= YESCRYPT_MAX_BYTES;
 }
 
 static int check_hash(const struct line *l, const char *hash, struct err *err)
@@ -92,6 +110,8 @@ static int check_hash(const struct line *l, const char *hash, struct err *err)
         return bad_line(l, err, "bcrypt with a cost over 16 takes seconds per request");
     if (crypt_checksalt(hash) != CRYPT_SALT_OK || (bcrypt && !bcrypt_whole(hash)) || strrchr(hash, '$')[1] == '\0')
         return bad_line(l, err, "the password's hash is damaged");
+    if (!bcrypt && !yescrypt_fits(hash))
+        return bad_line(l, err, "yescrypt with a cost over 9, or other parameters than mkpasswd makes");
     return 0;
 }
 

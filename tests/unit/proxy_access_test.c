@@ -47,6 +47,9 @@ static void test_files(void **state UNUSED)
         {"a:$2y$03$abcdefghijklmnopqrstuuFuhxWRTXIsURoluSTZ1N4tYaWGn9oOi\n", "damaged"},
         {"a:$2y$04$abcdefghijklmnopqrstuuFuhxWRTXIsURoluSTZ1N4tYaWGn9oO\n", "damaged"},
         {"a:$y$j75$\n", "damaged"},
+        {"a:$y$jFT$abcdef$DdRNsxtv3RPnTy3oK/cd4mFcOY85S25OoZZwGQV2Qm9\n", "yescrypt with a cost over 9"},
+        {"a:$y$jLT$abcdef$DdRNsxtv3RPnTy3oK/cd4mFcOY85S25OoZZwGQV2Qm9\n", "yescrypt with a cost over 9"},
+        {"a:$y$jzz$abcdef$DdRNsxtv3RPnTy3oK/cd4mFcOY85S25OoZZwGQV2Qm9\n", "yescrypt with a cost over 9"},
         {ALICE "\n" ALICE, "f: line 3: the user is in the file twice"},
         {"a\x01:$2y$04$abcdefghijklmnopqrstuuFuhxWRTXIsURoluSTZ1N4tYaWGn9oOi\n", "control characters"},
         {"anonymous:$2y$04$abcdefghijklmnopqrstuuFuhxWRTXIsURoluSTZ1N4tYaWGn9oOi\n", "something else in rules"},
@@ -68,6 +71,41 @@ static void test_files(void **state UNUSED)
         if (strstr(err.msg, bad[i].message) == NULL || strstr(err.msg, "abcdef") != NULL)
             fail_msg("%s: \"%s\"", bad[i].message, err.msg);
     }
+}
+
+/* The most that is taken, and the costs that mkpasswd has by default. */
+static void test_yescrypt_costs(void **state UNUSED)
+{
+    static const char *const good[] = {"jDT", "j9T", "j75"};
+    char text[200];
+
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        struct err err = ERR_INIT;
+        struct users *us = NULL;
+
+        snprintf(text, sizeof(text), "a:$y$%s$abcdef$DdRNsxtv3RPnTy3oK/cd4mFcOY85S25OoZZwGQV2Qm9\n", good[i]);
+        ASSERT_OK(parse(text, &us, &err));
+        users_unref(us);
+    }
+}
+
+/* Names that are not in the file: each has one user's hash, and not all the same one's. */
+static void test_stand_ins(void **state UNUSED)
+{
+    struct err err = ERR_INIT;
+    struct users *us = NULL;
+    bool used[4] = {false};
+
+    ASSERT_OK(parse(good_file, &us, &err));
+    for (uint64_t seed = UINT64_MAX; seed > UINT64_MAX - 4; seed--) {
+        assert_string_equal(users_hash(us, "bob", seed), users_find(us, "bob")->hash);
+        assert_ptr_equal(users_hash(us, "nobody", seed), users_hash(us, "nobody", seed));
+        for (size_t i = 0; i < us->count; i++)
+            used[i] |= users_hash(us, "nobody", seed) == us->list[i].hash;
+    }
+    for (size_t i = 0; i < us->count; i++)
+        assert_true(used[i]);
+    users_unref(us);
 }
 
 /* "Basic ..." of a text; static. */
@@ -317,9 +355,9 @@ static void test_many(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files), cmocka_unit_test(test_header), cmocka_unit_test(test_passwords),
-        cmocka_unit_test(test_rules), cmocka_unit_test(test_reload), cmocka_unit_test(test_start),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_files), cmocka_unit_test(test_header),         cmocka_unit_test(test_passwords),
+        cmocka_unit_test(test_rules), cmocka_unit_test(test_reload),         cmocka_unit_test(test_start),
+        cmocka_unit_test(test_many),  cmocka_unit_test(test_yescrypt_costs), cmocka_unit_test(test_stand_ins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
