@@ -84,7 +84,7 @@ const struct command cmd_config = {
                "    \"default_upstream\": \"docker.io\",\n"
                "    \"auth\": {\"htpasswd\": \"/etc/recask/htpasswd\",\n"
                "             \"rules\": [{\"users\": [\"ci\"], \"repositories\": [\"*\"]},\n"
-               "                       {\"users\": [\"anonymous\"], \"repositories\": [\"docker.io/*\"]}]},\n"
+               "                       {\"users\": [\"*\"], \"repositories\": [\"docker.io/*\"]}]},\n"
                "    \"log\": {\"level\": \"warn\"}\n"
                "  }\n",
     .flags = flags,

@@ -157,10 +157,13 @@ int users_parse(const char *path, const char *text, size_t len, struct users **o
     CLEANUP(users_cleanup) struct users *us = calloc(1, sizeof(*us));
     struct line l = {.path = path};
     const char *end = text + len;
+    static const char mark[] = "\xef\xbb\xbf"; /* some editors begin UTF-8 with it */
 
     if (us == NULL)
         return err_nomem(err, sizeof(*us));
     atomic_init(&us->refs, 1);
+    if (len >= strlen(mark) && memcmp(text, mark, strlen(mark)) == 0)
+        text += strlen(mark);
     for (const char *p = text; p < end; p += l.len + 1) {
         const char *newline = memchr(p, '\n', (size_t)(end - p));
         struct line trimmed;

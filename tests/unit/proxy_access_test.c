@@ -63,6 +63,9 @@ static void test_files(void **state UNUSED)
     assert_string_equal(users_find(us, "bob")->hash, "$2b$04$abcdefghijklmnopqrstuu0m4FNu/b0Ul0dVXpD5yXn5kdSneXCgS");
     assert_null(users_find(us, "Bob"));
     users_unref(us);
+    ASSERT_OK(parse("\xef\xbb\xbf" ALICE, &us, &err));
+    assert_non_null(users_find(us, "alice"));
+    users_unref(us);
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         err_clear(&err);
         us = NULL;
