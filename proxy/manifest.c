@@ -349,13 +349,6 @@ static void tag_ask(struct request *r, bool is_known)
     }
 }
 
-static bool is_fresh(const struct request *r, const struct store_tag *tag)
-{
-    int64_t now = clock_wall_s(), own = upstream_tag_ttl_s(r->route.up);
-
-    return now >= tag->checked_at && now < tag->checked_at + (own > 0 ? own : r->p->opt.tag_ttl_s);
-}
-
 static void tag_start(struct request *r)
 {
     struct store_tag tag;
@@ -368,7 +361,7 @@ static void tag_start(struct request *r)
     }
     if (rc == 0)
         r->upstream_digest = tag.digest;
-    if (rc == 0 && (r->p->opt.offline || is_fresh(r, &tag)))
+    if (rc == 0 && (r->p->opt.offline || tag_is_fresh(r->p, r->route.up, &tag)))
         serve_stored(r, CACHE_HIT);
     else
         tag_ask(r, rc == 0);

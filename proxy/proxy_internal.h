@@ -219,6 +219,9 @@ struct resolved {
     int status, retry_after_s; /* of a failure: what the upstream said; 0: nothing */
 };
 
+/* The upstream's last word on the tag is not older than its time. */
+bool tag_is_fresh(const struct proxy *p, const struct upstream *up, const struct store_tag *tag);
+
 MUST_CHECK int resolve_join(struct proxy *p, const struct upstream *up, const char *name, const char *reference,
                             struct waiter *w, struct resolve **out, struct err *err);
 /* STEP_WAIT while it is not over. Else takes *rs: 0, or the error. */

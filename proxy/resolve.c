@@ -9,6 +9,7 @@
  * A failure of the upstream ends in the stored answer, marked stale, when there is one. Those who have such an answer do
  * not wait for the failure: they leave, and what comes in the end is stored for the next ones.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "proxy/proxy_internal.h"
 #include "transcode/codec.h"
@@ -336,9 +337,16 @@ static void got_head(struct resolve *rs)
     }
 }
 
+bool tag_is_fresh(const struct proxy *p, const struct upstream *up, const struct store_tag *tag)
+{
+    int64_t now = clock_wall_s(), own = upstream_tag_ttl_s(up);
+
+    return now >= tag->checked_at && now < tag->checked_at + (own > 0 ? own : p->opt.tag_ttl_s);
+}
+
 static void start(struct resolve *rs)
 {
-    struct store_tag tag;
+    struct store_tag tag = {.checked_at = 0};
     struct err err = ERR_INIT;
 
     if (store_repo_find(rs->p->store, upstream_name(rs->up), rs->name, &rs->repo, &rs->err) < 0) {
@@ -349,10 +357,14 @@ static void start(struct resolve *rs)
         rs->has_known = true;
         rs->known = tag.digest;
     }
-    if (rs->has_known)
-        ask(rs, true, got_head);
-    else
-        ask(rs, false, got_manifest);
+    if (rs->has_known && tag_is_fresh(rs->p, rs->up, &tag)) {
+        /* Whoever asked for this had looked just before another resolve ended. */
+        rs->digest = tag.digest;
+        rs->cache = CACHE_HIT;
+        finish(rs);
+        return;
+    }
+    ask(rs, rs->has_known, rs->has_known ? got_head : got_manifest);
 }
 
 static struct resolve *find(struct proxy *p, const struct upstream *up, const char *name, const char *reference)
