@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Stores that an earlier recask wrote: opened, migrated, and every byte of them served without an upstream."""
+import os
+import tarfile
+
+import golden_store
+from recask import Recask
+from runner import equal, main
+
+GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden")
+
+
+def open_store(t, name):
+    directory = os.path.join(t.directory, name)
+    os.mkdir(directory)
+    with tarfile.open(os.path.join(GOLDEN, name + ".tar.gz")) as tar:
+        tar.extractall(directory)
+    r = Recask(directory, [f"{golden_store.NAME}={t.up.url}"], ["--offline", "--quota", "1GiB"])
+    t.processes.append(r)
+    return r
+
+
+def check(t, name):
+    r = open_store(t, name)
+    first, _ = golden_store.contents()
+    for _ in range(2):  # as migrated, and as it is opened from then on
+        golden_store.pull_all(r)
+        view = r.manifest(golden_store.REPO, "1", "docker/28.5.2").json()
+        equal(view["layers"][0]["mediaType"].endswith("+zstd"), True)
+        equal(view["layers"][0]["digest"] != first.layers[0].digest, True)
+        for layer in view["layers"]:
+            equal(r.blob(golden_store.REPO, layer["digest"]).status, 200)
+        r.restart()
+    equal(t.up.requests, [])
+    for digest in [x.diff_id for x in first.layers]:  # what writes to it works too
+        r.evict(digest)
+    equal(r.stats()["store"]["canonical_layers"], 1)
+
+
+def test_version_1(t):
+    """Catalog 1: without the indexes by last read."""
+    check(t, "store-v1")
+
+
+if __name__ == "__main__":
+    main()
