@@ -15,7 +15,8 @@ enum lock_rank {
     RANK_FILL = 20,     /* one fill */
     RANK_REQUEST = 30,  /* one request's pipe and parking state */
     RANK_UPSTREAM = 40, /* inbox of the upstream thread, one transfer's ring */
-    RANK_STORE = 50,    /* store: leases, pack table, spool accounting */
+    RANK_ROOM = 45,     /* store: the quota's account */
+    RANK_STORE = 50,    /* store: pack table, accounting of originals */
     RANK_DB = 60,       /* the catalog's writer connection, the reader pool */
     RANK_POOL = 70,     /* work pool queues */
     RANK_LEAF = 80,     /* anything that calls nothing */

@@ -49,7 +49,8 @@ static int traffic_lines(struct table *t, const struct admin_json *root, struct 
 
 static int store_lines(struct table *t, const struct admin_json *store, struct err *err)
 {
-    TRY(line(t, err, "store", "%s on disk", bytes_of(store, "bytes_on_disk").s));
+    TRY(line(t, err, "store", "%s on disk of %s, %s evictions", bytes_of(store, "bytes_on_disk").s,
+             bytes_of(store, "quota_bytes").s, count_of(store, "evictions").s));
     TRY(line(t, err, "  images", "%s tags, %s manifests", count_of(store, "tags").s, count_of(store, "manifests").s));
     TRY(line(t, err, "  layers", "%s canonical, %s when unpacked", count_of(store, "canonical_layers").s,
              bytes_of(store, "canonical_bytes").s));

@@ -54,7 +54,7 @@ static int check_original(struct canon_job *c, struct err *err)
     CLEANUP(source_cleanup) struct source *s = NULL;
     size_t got;
 
-    int rc = original_open(c->js->p->store, &c->digest, 0, UINT64_MAX, &s, err);
+    int rc = original_open_quietly(c->js->p->store, &c->digest, &s, err);
     while (rc >= 0 && rc != STEP_EOF)
         rc = source_read(s, c->buffer, BUFFER_BYTES, &got, err);
     return rc;
@@ -139,7 +139,7 @@ static int open_job(struct canon_job *c, struct err *err)
         c->buffer = malloc(BUFFER_BYTES);
     if (!c->buffer)
         return err_nomem(err, BUFFER_BYTES);
-    TRY(original_open(p->store, &c->digest, 0, UINT64_MAX, &raw, err));
+    TRY(original_open_quietly(p->store, &c->digest, &raw, err));
     TRY(source_decoded_new(&raw, p->opt.max_layer_bytes, p->opt.max_ratio, &c->source, err));
     c->start_ms = clock_mono_ms();
     return layer_writer_open(p->store, &c->digest, &c->writer, err);

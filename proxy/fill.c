@@ -168,20 +168,21 @@ static void complete(struct fill *f)
     finish(f, FILL_DONE);
 }
 
-/* After the first word from the upstream. */
-static void note_head(struct fill *f)
+/* After the first word from the upstream. Fails when there is no room for so much. */
+static int note_head(struct fill *f, struct err *err)
 {
     bool known = false;
     uint64_t bytes = 0;
 
     if (f->state != FILL_STARTING || !upstream_stream_length(f->stream, &known, &bytes))
-        return;
+        return 0;
     lock_take(&f->lock);
     f->has_length = known;
     f->length = bytes;
     f->encoded = upstream_stream_encoded(f->stream);
     lock_give(&f->lock);
     set_state(f, FILL_STREAMING);
+    return known && f->spool ? spool_expect(f->spool, bytes, err) : 0;
 }
 
 /* Into the spool. Fails when that takes no more, or was never there and the head has told what there is to know. */
@@ -213,8 +214,7 @@ static bool drain_once(struct fill *f)
         fail(f);
         return false;
     }
-    note_head(f);
-    if (keep(f, got, &err) < 0) {
+    if (note_head(f, &err) < 0 || keep(f, got, &err) < 0) {
         cannot_keep(f, &err);
         return false;
     }

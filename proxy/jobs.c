@@ -11,6 +11,27 @@
 
 #define IMAGES_MAX 16 /* at once: each has a transfer, and looks at all of its layers whenever something is over */
 
+/* ---- room: what was read longest ago goes before it is in somebody's way ------------------------------------------- */
+
+static void make_room(void *arg)
+{
+    struct jobs *js = arg;
+    struct err err = ERR_INIT;
+    bool more = false;
+
+    if (jobs_stopping(js))
+        return;
+    if (store_make_room(js->p->store, &more, &err) < 0)
+        log_event(LOG_WARN, "store.room", "error=%s", log_quote(err.msg).s);
+    if (more)
+        workpool_post(js->p->pool, &js->room);
+}
+
+void jobs_make_room(struct jobs *js)
+{
+    workpool_post(js->p->pool, &js->room);
+}
+
 int jobs_new(struct proxy *p, struct jobs **out, struct err *err)
 {
     struct jobs *js = calloc(1, sizeof(*js));
@@ -21,6 +42,7 @@ int jobs_new(struct proxy *p, struct jobs **out, struct err *err)
     js->canon_max = cpus > 0 ? (unsigned)cpus : 1;
     lock_init(&js->lock, RANK_SERVER);
     cond_init(&js->idle);
+    job_init(&js->room, JOB_BACKGROUND, make_room, js, NULL, NULL); /* freed after the pool */
     *out = js;
     return 0;
 }
@@ -165,6 +187,7 @@ void jobs_canon_over(struct canon_job *c)
     lock_give(&js->lock);
     if (last)
         store_idle(js->p->store);
+    jobs_make_room(js);
     canon_unref(c);
 }
 
@@ -304,6 +327,7 @@ static int resume_image(void *arg, int64_t repo, const char *upstream, const cha
 
 int jobs_resume(struct jobs *js, struct err *err)
 {
+    jobs_make_room(js); /* the quota may have become smaller */
     TRY(store_each_pending(js->p->store, resume_canon, js, err));
     return store_each_wanted(js->p->store, resume_image, js, err);
 }

@@ -67,6 +67,7 @@ struct jobs {
     unsigned image_count, images_running; /* rechecks are not counted as running */
     struct waiter_list waiters;
     bool stopping;
+    struct job room; /* evicts ahead of need */
 };
 
 /* jobs.c */
@@ -74,6 +75,7 @@ bool jobs_stopping(struct jobs *js);
 void jobs_canon_settling(struct canon_job *c);
 void jobs_canon_over(struct canon_job *c);
 void jobs_image_over(struct image_job *im);
+void jobs_make_room(struct jobs *js); /* when something was stored */
 
 /* canon.c, image.c */
 MUST_CHECK int canon_new(struct jobs *js, const struct digest *d, struct canon_job **out, struct err *err);

@@ -28,6 +28,7 @@
 
 #include "base/lock.h"
 #include "store/pack.h"
+#include "store/room_internal.h"
 #include "store/sql_internal.h"
 #include "store/store.h"
 
@@ -46,6 +47,7 @@ struct store {
     struct packs *packs;
     struct catalog *catalog;
     struct leases *leases;
+    struct room room;
     struct lock files_lock;                  /* RANK_STORE: renames and removals of originals, with their accounting */
     atomic_uint_fast64_t spool_seq;          /* names of spool files */
     atomic_int_fast64_t original_disk_bytes; /* blocks of all files in originals/ */
@@ -96,10 +98,11 @@ MUST_CHECK int schema_migrate(struct sql_db *db, const char *name, const struct 
 
 enum lease_kind { LEASE_ORIGINAL = 1, LEASE_CANONICAL, LEASE_CHUNK, LEASE_FILE /* digest_lock() */ };
 
-/* Counted. ERR_NOTFOUND: the thing is being evicted at this moment; treat it as absent. ERR_NOMEM. Takes of originals
- * and canonical layers also count as reads (last_read, written in bulk by later transactions). */
+/* Counted. ERR_NOTFOUND: the thing is being evicted at this moment; treat it as absent. ERR_NOMEM. */
 MUST_CHECK int lease_take(struct store *st, enum lease_kind kind, const struct digest *d, struct err *err);
 void lease_drop(struct store *st, enum lease_kind kind, const struct digest *d);
+/* A client reads an original or a canonical layer: its last_read, written in bulk by later transactions. */
+void lease_note_read(struct store *st, enum lease_kind kind, const struct digest *d);
 
 /* Eviction's side: ERR_BUSY when leased or doomed already; else every lease_take() fails until lease_undoom(). */
 MUST_CHECK int lease_doom(struct store *st, enum lease_kind kind, const struct digest *d, struct err *err);
@@ -129,9 +132,13 @@ void leases_free(struct leases *ls);
  * shortly before. */
 MUST_CHECK int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct err *err);
 
-/* ---- chunks nobody uses --------------------------------------------------------------------------------------------- */
+/* ---- taking away --------------------------------------------------------------------------------------------------- */
 
-/* evict.c. Inside a transaction: deletes the rows of unleased chunks with refs = 0 and notes their holes. Chunks stay
+/* evict.c: takes one form of a digest away; ERR_BUSY when it is being read, ERR_NOTFOUND when it is not there any more.
+ * spare: an original, and only while its canonical layer is present. */
+MUST_CHECK int evict_form(struct store *st, enum lease_kind kind, const struct digest *d, bool spare, struct err *err);
+
+/* sweep.c. Inside a transaction: deletes the rows of unleased chunks with refs = 0 and notes their holes. Chunks stay
  * doomed until sweep_end(), to be called after the commit (or the abort: committed false): it punches the holes. */
 struct sweep {
     struct digest *doomed;
@@ -143,7 +150,9 @@ struct sweep {
 MUST_CHECK int sweep_unused(struct catalog_tx *tx, struct sweep *sw, struct err *err);
 void sweep_end(struct store *st, struct sweep *sw, bool committed);
 MUST_CHECK int sweep_at_open(struct store *st, struct err *err);
+/* Inside a transaction: the frame at loc is to be punched by the next sweep_end(). */
+MUST_CHECK int sweep_add_hole(struct sql_db *db, const struct pack_loc *loc, struct err *err);
 
-/* Inside a transaction: takes a layer's recipe away, counts its chunks down, clears `present` (C1, C5). The caller sweeps,
+/* evict.c. Inside a transaction: takes a layer's recipe away, counts its chunks down, clears `present` (C1, C5). The caller sweeps,
  * or puts the recipe anew. */
 MUST_CHECK int recipe_drop(struct catalog_tx *tx, int64_t canonical_id, struct err *err);

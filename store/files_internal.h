@@ -25,4 +25,5 @@ MUST_CHECK int original_dir_open(struct store *st, const struct digest *d, enum 
 MUST_CHECK int original_adopt(struct store *st, const struct digest *d, const char *spool_name, struct err *err);
 void original_remove(struct store *st, const struct digest *d);
 
+uint64_t catalog_disk_bytes(const struct store *st);
 uint64_t dir_disk_bytes(int dir_fd); /* of a flat directory's files; best effort */

@@ -48,3 +48,5 @@ MUST_CHECK int layer_open(struct store *st, const struct digest *canonical, enum
 /* A source over [off, off + len) of an original's file; each MiB touched is checked (S6). ERR_NOTFOUND, ERR_CORRUPT. */
 MUST_CHECK int original_open(struct store *st, const struct digest *d, uint64_t off, uint64_t len, struct source **out,
                              struct err *err);
+/* All of it, for background work: not a client's read, by which eviction goes. */
+MUST_CHECK int original_open_quietly(struct store *st, const struct digest *d, struct source **out, struct err *err);

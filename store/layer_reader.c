@@ -290,6 +290,7 @@ int layer_open(struct store *st, const struct digest *canonical, enum layer_form
     TRY(allocate(s, err));
     if (s->pos < s->end)
         TRY(fill(s, err));
+    lease_note_read(st, LEASE_CANONICAL, canonical);
     *out = &steal(&s)->base;
     return 0;
 }

@@ -92,7 +92,13 @@ static int append(struct layer_writer *w, struct piece *piece, struct err *err)
     struct pack_meta meta = {
         .raw_bytes = piece->raw_bytes, .kind = piece->kind, .level = piece->level, .encoder = piece->encoder};
 
-    return pack_append(w->st->packs, PACK_FRAME, &piece->digest, &meta, w->frame, piece->loc.len, &piece->loc, err);
+    uint64_t room = room_round(PACK_RECORD_HEADER_BYTES + piece->loc.len);
+    int rc;
+
+    TRY(room_take(w->st, room, err));
+    rc = pack_append(w->st->packs, PACK_FRAME, &piece->digest, &meta, w->frame, piece->loc.len, &piece->loc, err);
+    room_give(w->st, room); /* it is in the pack's bytes now, or not at all */
+    return rc;
 }
 
 static int store_new(struct layer_writer *w, struct piece *piece, struct err *err)
@@ -293,13 +299,17 @@ static int choose_level(struct layer_writer *w, struct err *err)
 
     TRY(catalog_read_begin(w->st, &db, err));
     TRY(sql_query(db, &q,
-                  "SELECT coalesce(c.level, 0) FROM blob b LEFT JOIN canonical c ON c.id = b.canonical_id"
+                  "SELECT coalesce(c.level, 0), b.original_present * b.size FROM blob b LEFT JOIN canonical c ON c.id = b.canonical_id"
                   " WHERE b.digest = ?1",
                   err));
     sql_bind_digest(&q, 1, &w->source);
     TRY(rc = sql_step(&q, err));
     if (rc == SQL_END)
         return err_set(err, ERR_NOTFOUND, "no original %s", digest_text(&w->source).s);
+    /* For a while both lie in the store. */
+    if (2 * (uint64_t)sql_int(&q, 1) > room_limit(w->st))
+        return err_set(err, ERR_NOSPC, "original %s is too large for the quota to be kept in two forms",
+                       digest_text(&w->source).s);
     w->level = (int)sql_int(&q, 0);
     if (w->level == 0)
         w->level = w->st->opt.zstd_level != 0 ? w->st->opt.zstd_level : DEFAULT_LEVEL;
@@ -331,15 +341,15 @@ int layer_writer_open(struct store *st, const struct digest *source, struct laye
 /* W3. Best effort: what stays is dead bytes in a pack, which compaction takes. */
 static void punch_unused(struct layer_writer *w)
 {
+    struct pack_puncher pu = {.packs = w->st->packs};
+
     for (uint32_t i = 0; i < w->piece_count && !w->keep_frames; i++) {
         const struct piece *piece = &w->pieces[i];
-        struct err err = ERR_INIT;
 
-        if (piece->state == PIECE_SHARED || piece->loc.pack == 0 || (w->committed && piece->linked))
-            continue;
-        if (pack_punch(w->st->packs, &piece->loc, &err) < 0)
-            log_event(LOG_WARN, "pack.punch", "err=%s", log_quote(err.msg).s);
+        if (piece->state != PIECE_SHARED && piece->loc.pack != 0 && !(w->committed && piece->linked))
+            pack_puncher_add(&pu, &piece->loc);
     }
+    pack_puncher_end(&pu);
 }
 
 void layer_writer_abort(struct layer_writer *w)

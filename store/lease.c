@@ -161,11 +161,8 @@ int lease_take(struct store *st, enum lease_kind kind, const struct digest *d, s
         n = add(ls, kind, d);
     else
         doomed = n->doomed;
-    if (n != NULL && !doomed) {
+    if (n != NULL && !doomed)
         n->count++;
-        if (kind == LEASE_ORIGINAL || kind == LEASE_CANONICAL)
-            note_read(ls, kind, d);
-    }
     lock_give(&ls->lock);
     if (n == NULL)
         return err_nomem(err, sizeof(*n));
@@ -185,6 +182,13 @@ void lease_drop(struct store *st, enum lease_kind kind, const struct digest *d)
     if (--(*at)->count == 0)
         remove_at(ls, at);
     lock_give(&ls->lock);
+}
+
+void lease_note_read(struct store *st, enum lease_kind kind, const struct digest *d)
+{
+    lock_take(&st->leases->lock);
+    note_read(st->leases, kind, d);
+    lock_give(&st->leases->lock);
 }
 
 int lease_doom(struct store *st, enum lease_kind kind, const struct digest *d, struct err *err)

@@ -173,8 +173,8 @@ static int set_up(struct store *st, struct original *o, const struct digest *d, 
     return load_block(o, o->first_block, err); /* what is damaged is to show before an answer's headers */
 }
 
-int original_open(struct store *st, const struct digest *d, uint64_t off, uint64_t len, struct source **out,
-                  struct err *err)
+static int open_window(struct store *st, const struct digest *d, uint64_t off, uint64_t len, struct source **out,
+                       struct err *err)
 {
     struct original *o = calloc(1, sizeof(*o));
     int rc;
@@ -192,4 +192,17 @@ int original_open(struct store *st, const struct digest *d, uint64_t off, uint64
     }
     *out = &o->base;
     return 0;
+}
+
+int original_open(struct store *st, const struct digest *d, uint64_t off, uint64_t len, struct source **out,
+                  struct err *err)
+{
+    TRY(open_window(st, d, off, len, out, err));
+    lease_note_read(st, LEASE_ORIGINAL, d);
+    return 0;
+}
+
+int original_open_quietly(struct store *st, const struct digest *d, struct source **out, struct err *err)
+{
+    return open_window(st, d, 0, UINT64_MAX, out, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * store/pack.c - pack files: reserving, writing, syncing, reading and punching records (FORMAT.md "Packs").
+ * store/pack.c - pack files: reserving, writing, syncing and reading records (FORMAT.md "Packs").
  *
  * One pack at a time takes appends. A writer reserves its range under the lock and writes it outside, so several write
  * at once. A record's header follows its payload to the disk and carries a sum seeded with the pack's secret and the
@@ -24,6 +24,16 @@
 #define OPEN_MAX_FDS 128 /* packs kept open; a store can have thousands */
 
 /* ---- the table; all with the lock held ------------------------------------------------------------------------------- */
+
+/* Its bytes on disk are to be looked at again. */
+static void mark_stale(struct packs *ps, struct pack *p)
+{
+    if (p->disk_stale)
+        return;
+    p->disk_stale = true;
+    p->next_stale = ps->stale;
+    ps->stale = p;
+}
 
 struct pack *pack_find(const struct packs *ps, int64_t id)
 {
@@ -62,7 +72,7 @@ int pack_add(struct packs *ps, int64_t id, struct pack **out, struct err *err)
         return err_nomem(err, sizeof(*p));
     p->id = id;
     p->fd = -1;
-    p->disk_stale = true;
+    mark_stale(ps, p);
     for (; at > 0 && ps->items[at - 1]->id > id; at--) /* only at open do they come unordered */
         ps->items[at] = ps->items[at - 1];
     ps->items[at] = p;
@@ -133,8 +143,7 @@ int pack_open_fd(struct packs *ps, struct pack *p, struct err *err)
     return rc;
 }
 
-/* Opens pack `id` and keeps it open until unpin(). */
-static int pin(struct packs *ps, int64_t id, struct pack **out, struct err *err)
+int pack_pin(struct packs *ps, int64_t id, struct pack **out, struct err *err)
 {
     struct pack *p;
     int rc;
@@ -155,11 +164,12 @@ static int pin(struct packs *ps, int64_t id, struct pack **out, struct err *err)
     return rc;
 }
 
-static void unpin(struct packs *ps, struct pack *p, bool stale)
+void pack_unpin(struct packs *ps, struct pack *p, bool stale)
 {
     lock_take(&ps->lock);
     p->users--;
-    p->disk_stale |= stale;
+    if (stale)
+        mark_stale(ps, p);
     lock_give(&ps->lock);
 }
 
@@ -220,6 +230,8 @@ static int reserve(struct packs *ps, uint64_t need_bytes, struct pack **out, uin
         p->used_at = ++ps->tick;
         *out = p;
         *out_off = p->end;
+        if (p->appending++ == 0)
+            p->appending_from = p->end;
         p->end += need_bytes;
     }
     lock_give(&ps->lock);
@@ -233,8 +245,9 @@ static void give_up(struct packs *ps, struct pack *p, uint64_t off, uint64_t nee
     lock_take(&ps->lock);
     if (p->end == off + need_bytes)
         p->end = off;
+    p->appending--;
     p->users--;
-    p->disk_stale = true;
+    mark_stale(ps, p);
     lock_give(&ps->lock);
 }
 
@@ -272,8 +285,9 @@ int pack_append(struct packs *ps, enum pack_record type, const struct digest *ke
     }
     lock_take(&ps->lock);
     p->completed++;
+    p->appending--;
     p->users--;
-    p->disk_stale = true;
+    mark_stale(ps, p);
     lock_give(&ps->lock);
     *out = (struct pack_loc){.pack = p->id, .off = off + PACK_RECORD_HEADER_BYTES, .len = r.len, .sum = r.sum};
     return 0;
@@ -331,7 +345,7 @@ int pack_sync(struct packs *ps, struct err *err)
     return rc;
 }
 
-/* ---- reading and punching ------------------------------------------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------------------------------------------------- */
 
 static int read_checked(const struct pack *p, const struct pack_loc *loc, void *out, struct err *err)
 {
@@ -349,9 +363,9 @@ int pack_read(struct packs *ps, const struct pack_loc *loc, void *out, struct er
     struct pack *p = NULL;
     int rc;
 
-    TRY(pin(ps, loc->pack, &p, err));
+    TRY(pack_pin(ps, loc->pack, &p, err));
     rc = read_checked(p, loc, out, err);
-    unpin(ps, p, false);
+    pack_unpin(ps, p, false);
     return rc;
 }
 
@@ -361,7 +375,7 @@ int packs_pread(struct packs *ps, int64_t pack, uint64_t off, void *out, size_t 
     int rc = 0;
 
     *out_len = 0;
-    TRY(pin(ps, pack, &p, err));
+    TRY(pack_pin(ps, pack, &p, err));
     while (*out_len < cap && rc == 0) {
         size_t got;
 
@@ -371,23 +385,7 @@ int packs_pread(struct packs *ps, int64_t pack, uint64_t off, void *out, size_t 
             break;
         *out_len += got;
     }
-    unpin(ps, p, false);
-    return rc;
-}
-
-int pack_punch(struct packs *ps, const struct pack_loc *loc, struct err *err)
-{
-    struct pack *p = NULL;
-    int rc = 0;
-
-    if (loc->len == 0)
-        return 0;
-    TRY(pin(ps, loc->pack, &p, err));
-    /* A file system without holes keeps the bytes until compaction. */
-    if (fallocate(p->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)loc->off, (off_t)loc->len) < 0 &&
-        errno != EOPNOTSUPP)
-        rc = err_sys(err, errno, "packs/%s: punch", pack_name(p->id).s);
-    unpin(ps, p, true);
+    pack_unpin(ps, p, false);
     return rc;
 }
 
@@ -437,21 +435,21 @@ void packs_recorded(struct packs *ps, const struct pack_extent *extents, size_t 
 
 uint64_t packs_disk_bytes(struct packs *ps)
 {
-    uint64_t sum = 0;
+    uint64_t sum;
 
     lock_take(&ps->lock);
-    for (size_t i = 0; i < ps->count; i++) {
-        struct pack *p = ps->items[i];
+    while (ps->stale != NULL) {
+        struct pack *p = ps->stale;
         struct stat sb;
 
-        if (p->disk_stale) {
-            p->disk_bytes = fstatat(ps->dir_fd, pack_name(p->id).s, &sb, AT_SYMLINK_NOFOLLOW) == 0
-                                ? (uint64_t)sb.st_blocks * 512
-                                : 0;
-            p->disk_stale = false;
-        }
-        sum += p->disk_bytes;
+        ps->stale = p->next_stale;
+        p->disk_stale = false;
+        ps->disk_bytes -= p->disk_bytes;
+        p->disk_bytes =
+            fstatat(ps->dir_fd, pack_name(p->id).s, &sb, AT_SYMLINK_NOFOLLOW) == 0 ? (uint64_t)sb.st_blocks * 512 : 0;
+        ps->disk_bytes += p->disk_bytes;
     }
+    sum = ps->disk_bytes;
     lock_give(&ps->lock);
     return sum;
 }

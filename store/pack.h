@@ -55,8 +55,21 @@ MUST_CHECK int pack_sync(struct packs *ps, struct err *err);
 /* Reads a payload and checks its sum: ERR_CORRUPT (also when the pack is shorter), ERR_NOTFOUND when the pack is gone. */
 MUST_CHECK int pack_read(struct packs *ps, const struct pack_loc *loc, void *out, struct err *err);
 
-/* Gives the payload's blocks back to the file system (hole punching); the record header stays. */
+/* Gives the blocks of a frame's record, header and all, back to the file system (hole punching). */
 MUST_CHECK int pack_punch(struct packs *ps, const struct pack_loc *loc, struct err *err);
+
+/* The same for many: those that come one behind the other are punched as one, so that no block between two is left. What
+ * fails is logged; compaction takes it. Use: {.packs = ps} -> pack_puncher_add()... -> pack_puncher_end(). */
+struct pack_puncher {
+    struct packs *packs;
+    int64_t pack; /* 0: nothing gathered */
+    uint64_t begin, end;
+};
+void pack_puncher_add(struct pack_puncher *pu, const struct pack_loc *loc);
+void pack_puncher_end(struct pack_puncher *pu);
+
+/* False once the file system has said that it cannot punch: frames then give nothing back. */
+bool packs_can_punch(struct packs *ps);
 
 /* Size to record in the catalog: the end of the last byte appended to this pack. */
 uint64_t pack_end(struct packs *ps, int64_t pack);

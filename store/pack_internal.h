@@ -7,6 +7,8 @@
 #include "base/lock.h"
 #include "store/pack.h"
 
+#include <stdatomic.h>
+
 #define PACK_MAGIC "RCPACK1" /* with its NUL: 8 bytes */
 #define PACK_VERSION 1
 #define PACK_FILE_HEADER_BYTES 64
@@ -61,7 +63,10 @@ struct pack {
     bool syncing, sync_failed, dir_synced;
     bool known;      /* to the catalog, or made by this process */
     bool appendable; /* its header was read and is good */
-    bool disk_stale;
+    unsigned appending;      /* records reserved and not yet written */
+    uint64_t appending_from; /* below it nobody writes; good while appending > 0, else that is `end` */
+    bool disk_stale;         /* on ps->stale: disk_bytes is of some time ago */
+    struct pack *next_stale;
     uint64_t disk_bytes;
 };
 
@@ -75,6 +80,9 @@ struct packs {
     struct pack *active;
     struct pack **items; /* by id, ascending */
     size_t count, cap;
+    struct pack *stale;
+    uint64_t disk_bytes; /* sum over all */
+    atomic_bool no_holes; /* the file system cannot punch */
     int64_t last_id; /* the highest id ever seen; ids are not used twice */
 };
 
@@ -88,3 +96,7 @@ struct pack *pack_find(const struct packs *ps, int64_t id);
 MUST_CHECK int pack_add(struct packs *ps, int64_t id, struct pack **out, struct err *err);
 MUST_CHECK int pack_open_fd(struct packs *ps, struct pack *p, struct err *err);
 void pack_close_fd(struct packs *ps, struct pack *p);
+
+/* Opens pack `id` and keeps it open until pack_unpin(). stale: its bytes on disk have changed. */
+MUST_CHECK int pack_pin(struct packs *ps, int64_t id, struct pack **out, struct err *err);
+void pack_unpin(struct packs *ps, struct pack *p, bool stale);

@@ -148,6 +148,14 @@ int packs_remove_unknown(struct packs *ps, unsigned *out_removed, struct err *er
         free(p);
     }
     ps->count = kept;
+    ps->stale = NULL;
+    ps->disk_bytes = 0;
+    for (size_t i = 0; i < kept; i++) {
+        ps->items[i]->disk_stale = true;
+        ps->items[i]->disk_bytes = 0;
+        ps->items[i]->next_stale = ps->stale;
+        ps->stale = ps->items[i];
+    }
     lock_give(&ps->lock);
     return rc;
 }

@@ -8,7 +8,7 @@
 #include "store/catalog_internal.h"
 
 #define APPLICATION_ID 0x52435331 /* "RCS1" */
-#define SCHEMA_VERSION 1
+#define SCHEMA_VERSION 2
 
 /* sha256 of no bytes: the only blob whose size may be 0 (case 12). */
 #define EMPTY_DIGEST "x'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855'"
@@ -229,9 +229,14 @@ static const char schema_totals[] =
     "CREATE TRIGGER tag_added AFTER INSERT ON tag BEGIN UPDATE totals SET tags = tags + 1; END;"
     "CREATE TRIGGER tag_gone AFTER DELETE ON tag BEGIN UPDATE totals SET tags = tags - 1; END;";
 
+/* What goes first when room is needed (room.c). Version 2 added it. */
+static const char schema_room[] = "CREATE INDEX canonical_room ON canonical (last_read) WHERE present = 1;"
+                                  "CREATE INDEX blob_room ON blob (last_read) WHERE original_present = 1;"
+                                  "CREATE INDEX blob_spare ON blob (last_read) WHERE original_present = 1 AND canon = 1;";
+
 /* One step from `from` to from + 1. */
 static const struct schema_step steps[] = {
-    {.from = 0, .sql = NULL}, /* an array may not be empty; version 1 is the first, so nothing matches */
+    {.from = 1, .sql = schema_room},
 };
 
 static int read_pragma(struct sql_db *db, const char *sql, int64_t *out, struct err *err)
@@ -267,6 +272,7 @@ static int create_in_tx(struct sql_db *db, struct err *err)
     TRY(sql_exec(db, schema_chunks, err));
     TRY(sql_exec(db, schema_manifests, err));
     TRY(sql_exec(db, schema_totals, err));
+    TRY(sql_exec(db, schema_room, err));
     (void)snprintf(app, sizeof(app), "PRAGMA application_id = %d", APPLICATION_ID);
     TRY(sql_exec(db, app, err));
     TRY(set_version(db, SCHEMA_VERSION, err));

@@ -21,6 +21,7 @@
 #include <xxhash.h>
 
 #define SPOOL_MAGIC 0x5b001001u
+#define STEP_BYTES (UINT64_C(1) << 20)
 
 struct spool {
     uint32_t magic;
@@ -28,6 +29,7 @@ struct spool {
     struct store *st;
     int fd;
     char name[32];
+    uint64_t reserved; /* of the quota, for the whole life of the file; the writer's, then the last reference's */
     atomic_uint_fast64_t bytes;
     /* the writer's side */
     struct hasher *hasher;
@@ -89,6 +91,7 @@ void spool_unref(struct spool *sp)
     if (sp->fd >= 0 && !sp->committed && unlinkat(sp->st->spool_fd, sp->name, 0) < 0)
         log_event(LOG_WARN, "spool.remove", "file=%s errno=%d", sp->name, errno);
     fd_cleanup(&sp->fd);
+    room_give(sp->st, sp->reserved); /* the blocks go with the descriptor */
     hasher_free(sp->hasher);
     (void)XXH3_freeState(sp->mib);
     buf_release(&sp->sums);
@@ -130,10 +133,38 @@ static int add_sums(struct spool *sp, const uint8_t *data, size_t len, struct er
     return 0;
 }
 
+static int reserve(struct spool *sp, uint64_t bytes, struct err *err)
+{
+    uint64_t want = room_round(bytes);
+
+    if (want <= sp->reserved)
+        return 0;
+    TRY(room_take(sp->st, want - sp->reserved, err));
+    sp->reserved = want;
+    return 0;
+}
+
+int spool_expect(struct spool *sp, uint64_t bytes, struct err *err)
+{
+    int rc;
+
+    REQUIRE(sp->magic == SPOOL_MAGIC && !sp->committed);
+    rc = reserve(sp, bytes, err);
+    sp->failed |= rc < 0;
+    return rc;
+}
+
+/* Without a word on the length, a MiB at a time. */
+static int reserve_more(struct spool *sp, uint64_t end, struct err *err)
+{
+    return end <= sp->reserved ? 0 : reserve(sp, (end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, err);
+}
+
 static int append(struct spool *sp, const void *data, size_t len, struct err *err)
 {
     uint64_t off = atomic_load(&sp->bytes);
 
+    TRY(reserve_more(sp, off + len, err));
     TRY(fs_pwrite_all(sp->fd, data, len, off, sp->name, err));
     TRY(add_sums(sp, data, len, err));
     hasher_update(sp->hasher, data, len);
@@ -245,6 +276,10 @@ static int make_original(struct spool *sp, const struct digest *d, int64_t repo,
     /* Without a row nobody would count or remove the file before the next start. */
     if (rc < 0 && original_row(sp->st, d, &row, &why) == ERR_NOTFOUND)
         original_remove(sp->st, d);
+    if (sp->committed) { /* it is counted with the originals now */
+        room_give(sp->st, sp->reserved);
+        sp->reserved = 0;
+    }
     return rc;
 }
 

@@ -18,6 +18,9 @@ struct spool *spool_ref(struct spool *sp);
 void spool_unref(struct spool *sp);
 void spool_cleanup(struct spool **sp);
 
+/* Takes the room for a blob of so many bytes at once; without it spool_write() does as bytes come. ERR_NOSPC when the quota
+ * does not have it, whatever is evicted: the spool takes no more. Only a writer that holds no digest's lock may call these. */
+MUST_CHECK int spool_expect(struct spool *sp, uint64_t bytes, struct err *err);
 /* Appends, hashes, sums. On ERR_NOSPC or ERR_IO the spool keeps the bytes before this call and takes no more. */
 MUST_CHECK int spool_write(struct spool *sp, const void *data, size_t len, struct err *err);
 uint64_t spool_bytes(const struct spool *sp); /* readable so far; an atomic */

@@ -30,7 +30,7 @@ static int read_totals(struct sql_db *db, struct store_stats *out, struct err *e
     return 0;
 }
 
-static uint64_t catalog_disk_bytes(const struct store *st)
+uint64_t catalog_disk_bytes(const struct store *st)
 {
     static const char *const names[] = {"catalog.db", "catalog.db-wal", "catalog.db-shm"};
     uint64_t sum = 0;
@@ -47,11 +47,10 @@ static uint64_t catalog_disk_bytes(const struct store *st)
 int store_stats(struct store *st, struct store_stats *out, struct err *err)
 {
     CLEANUP(catalog_read_end) struct sql_db *db = NULL;
-    int64_t originals = atomic_load(&st->original_disk_bytes);
 
-    *out = (struct store_stats){.chunks = 0};
-    out->bytes_on_disk = packs_disk_bytes(st->packs) + catalog_disk_bytes(st) + dir_disk_bytes(st->spool_fd) +
-                         (uint64_t)(originals > 0 ? originals : 0);
+    *out = (struct store_stats){.quota_bytes = st->opt.quota_bytes};
+    out->bytes_on_disk = room_used(st) + dir_disk_bytes(st->spool_fd);
+    room_stats(st, out);
     TRY(catalog_read_begin(st, &db, err));
     return read_totals(db, out, err);
 }

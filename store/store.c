@@ -219,6 +219,7 @@ int store_open(const struct store_options *opt, struct store **out, struct err *
     st->magic = STORE_MAGIC;
     st->dir_fd = st->packs_fd = st->originals_fd = st->spool_fd = st->lock_fd = -1;
     lock_init(&st->files_lock, RANK_STORE);
+    room_init(&st->room);
     rc = str_dup(opt->path, &st->path, err);
     if (rc == 0)
         rc = open_parts(st, opt, err);
@@ -244,6 +245,7 @@ void store_close(struct store *st)
     fd_cleanup(&st->dir_fd);
     fd_cleanup(&st->lock_fd); /* last: whoever gets the lock next finds everything closed */
     lock_release(&st->files_lock);
+    room_release(&st->room);
     st->magic = 0;
     free(st->path);
     free(st);

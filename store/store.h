@@ -35,7 +35,7 @@ enum store_originals {
 
 struct store_options {
     const char *path;     /* made with its parents when missing, mode 0700 */
-    uint64_t quota_bytes; /* 0: 80 % of the file system; decides the pack size now, eviction later */
+    uint64_t quota_bytes; /* 0: 80 % of the file system */
     int zstd_level;       /* of new frames; 0: 3 */
     enum store_originals originals;
 };
@@ -128,6 +128,10 @@ MUST_CHECK int store_evict(struct store *st, const struct digest *d, struct err 
  * 0 also when it stays. ERR_BUSY (S5). */
 MUST_CHECK int store_settle_original(struct store *st, const struct digest *original, struct err *err);
 
+/* One step of making room beforehand, so that fills need not: when more than 95 % of the quota is taken, what was read
+ * longest ago goes, until it is 90 %. *out_more: to be called again soon. Cheap when there is nothing to do. */
+MUST_CHECK int store_make_room(struct store *st, bool *out_more, struct err *err);
+
 /* For bytes found missing or damaged: like store_evict(), but the state is right even if files are gone, and leases do
  * not hold it back. Of a canonical layer it reads every frame, so that all damage heals when the layer is written again.
  * Where one digest has two copies (an original that is its own canonical form) a good one stays. ERR_NOTFOUND: never
@@ -136,6 +140,8 @@ MUST_CHECK int store_mark_lost(struct store *st, const struct digest *d, struct 
 
 struct store_stats {
     uint64_t bytes_on_disk; /* blocks of packs, originals, spool and catalog */
+    uint64_t quota_bytes, reserved_bytes; /* reserved: what those who write now may still write, and the whole spool */
+    uint64_t evictions;                   /* by this process, to make room */
     uint64_t canonical_bytes, unique_chunk_bytes, frame_bytes, original_bytes;
     uint64_t chunks, canonical_layers, replayable_layers;
     uint64_t manifests, tags, blobs;

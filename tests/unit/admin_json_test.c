@@ -223,7 +223,10 @@ static const struct admin_numbers numbers = {
               .replayable_layers = 18,
               .manifests = 19,
               .tags = 20,
-              .blobs = 21},
+              .blobs = 21,
+              .quota_bytes = 22,
+              .reserved_bytes = 23,
+              .evictions = 24},
 };
 static const struct {
     const char *object, *key;
@@ -251,6 +254,9 @@ static const struct {
     {"store", "manifests", 19},
     {"store", "tags", 20},
     {"store", "blobs", 21},
+    {"store", "quota_bytes", 22},
+    {"store", "reserved_bytes", 23},
+    {"store", "evictions", 24},
 };
 
 static void stats(void **state UNUSED)

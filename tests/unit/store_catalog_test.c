@@ -83,10 +83,10 @@ static void test_versions(void **state)
     store_close(f->st);
     f->st = NULL;
     set_number(f, "PRAGMA user_version = 7");
-    expect_open(f, ERR_UNSUPPORTED, "format 7", "up to 1");
+    expect_open(f, ERR_UNSUPPORTED, "format 7", "up to 2");
     set_number(f, "PRAGMA user_version = -3");
     expect_open(f, ERR_CORRUPT, "-3", "impossible");
-    set_number(f, "PRAGMA user_version = 1; PRAGMA application_id = 4711");
+    set_number(f, "PRAGMA user_version = 2; PRAGMA application_id = 4711");
     expect_open(f, ERR_CORRUPT, "not a recask", "SQLite");
     set_number(f, "PRAGMA application_id = 1380143921; DROP TABLE view");
     expect_open(f, ERR_CORRUPT, "lacks 1 of", "17");
@@ -483,6 +483,10 @@ static void use_everything(struct fixture *f)
     ASSERT_OK(store_canon_refuse(f->st, &o2, "no", &err));
     ASSERT_OK(store_each_pending(f->st, ignore_digest, NULL, &err));
     ASSERT_OK(store_stats(f->st, &stats, &err));
+    r = write_layer(f->st, &o, data, 600000);
+    f->st->opt.quota_bytes = 100; /* everything has to go */
+    for (bool more = true; more;)
+        ASSERT_OK(store_make_room(f->st, &more, &err));
     store_idle(f->st);
 }
 
