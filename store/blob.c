@@ -149,7 +149,8 @@ static int list_sources(struct sql_db *db, const struct digest *d, int64_t repo,
                   " FROM blob b JOIN repo_blob rb ON rb.blob_id = b.id JOIN repo r ON r.id = rb.repo_id"
                   " WHERE b.id IN (SELECT id FROM blob WHERE digest = ?1"
                   "  UNION ALL SELECT o.id FROM canonical c JOIN blob o ON o.canonical_id = c.id WHERE c.digest = ?1"
-                  "  UNION ALL SELECT o.id FROM canonical c JOIN blob o ON o.canonical_id = c.id WHERE c.zdigest = ?1)"
+                  "  UNION ALL SELECT o.id FROM canonical c JOIN blob o ON o.canonical_id = c.id WHERE c.zdigest = ?1"
+                  "  UNION ALL SELECT o.id FROM canonical c JOIN blob o ON o.digest = c.digest WHERE c.zdigest = ?1)"
                   " ORDER BY r.id = ?2 DESC, b.digest <> ?1, r.id, b.id LIMIT ?3",
                   err));
     sql_bind_digest(&q, 1, d);

@@ -540,5 +540,28 @@ def test_docker20_and_gzip_layers(t):
     equal(time.monotonic() - began < 1.5, True)
 
 
+def test_plain_layer_known_from_elsewhere(t):
+    """An uncompressed layer whose canonical form was made from another repository's gzip: the zstd form that its image
+    names can be had in its own repository, also when it has to be made again."""
+    tar = images.tar_of([("shared", images.noise(5, 300_000))])
+    packed = images.Image([tar], how="gzip").push(t.up, "q/packed", "1")
+    plain = images.Image([tar, images.tar_of([("own", images.noise(6, 100_000))])], how="none").push(t.up, "q/plain", "1")
+    r = t.recask()
+    r.pull("q/packed", packed, "1", agent="docker/28.5.2")
+    r.wait_jobs()
+    r.pull("q/plain", plain, "1", agent="docker/28.5.2")
+    r.wait_jobs()
+    for evicted in (False, True):
+        if evicted:
+            for layer in plain.layers:
+                r.evict(layer.diff_id)
+        value = r.manifest("q/plain", "1", "docker/28.5.2").json()
+        for found, layer in zip(value["layers"], plain.layers):
+            equal(found["mediaType"], images.OCI_LAYER + "+zstd")
+            answer = r.blob("q/plain", found["digest"])
+            equal((answer.status, sha256(answer.body)), (200, found["digest"]))
+            equal(images.unzstd(answer.body, len(layer.tar)) == layer.tar, True)
+
+
 if __name__ == "__main__":
     main()
