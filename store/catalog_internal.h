@@ -87,7 +87,7 @@ MUST_CHECK int schema_prepare(struct sql_db *db, const char *name, bool may_crea
 
 struct schema_step {
     int from;        /* user_version before; from + 1 after */
-    const char *sql; /* run in one transaction */
+    const char *sql[2]; /* run in one transaction; NULL: nothing */
 };
 
 /* ERR_UNSUPPORTED when `have` is newer than `want` or no chain of steps leads there. For tests, else schema.c's own. */

@@ -281,9 +281,9 @@ static int upsert_canonical(struct commit *c, struct sql_db *db, struct err *err
     TRY(retire_when_changed(c, db, err));
     TRY(sql_query(db, &q,
                   "INSERT INTO canonical (digest, size, zdigest, zsize, level, encoder, present, chunks, created,"
-                  " last_read) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?8, ?8)"
+                  " last_read) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?8, ?9)"
                   " ON CONFLICT (digest) DO UPDATE SET zdigest = ?3, zsize = ?4, level = ?5, encoder = ?6, present = 1,"
-                  " chunks = ?7, last_read = ?8",
+                  " chunks = ?7, last_read = ?9",
                   err));
     sql_bind_digest(&q, 1, &c->canonical);
     sql_bind_int(&q, 2, (int64_t)w->size_bytes);
@@ -293,6 +293,7 @@ static int upsert_canonical(struct commit *c, struct sql_db *db, struct err *err
     sql_bind_int(&q, 6, w->encoder);
     sql_bind_int(&q, 7, w->row_count);
     sql_bind_int(&q, 8, clock_wall_s());
+    sql_bind_int(&q, 9, clock_wall_ms());
     TRY(sql_run(&q, err));
     if (c->known.id == 0)
         c->known.id = sql_last_id(db);

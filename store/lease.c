@@ -23,7 +23,7 @@ struct node {
 struct read_note {
     enum lease_kind kind; /* 0: empty */
     struct digest digest;
-    int64_t at;
+    int64_t at; /* wall milliseconds */
 };
 
 struct leases {
@@ -142,7 +142,7 @@ static void note_read(struct leases *ls, enum lease_kind kind, const struct dige
         } else if (note->kind != kind || !digest_equal(&note->digest, d)) {
             continue;
         }
-        note->at = clock_wall_s();
+        note->at = clock_wall_ms();
         return;
     }
 }

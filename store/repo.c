@@ -167,7 +167,7 @@ static int put_known_blob(struct catalog_tx *tx, const struct digest *d, uint64_
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
     TRY(sql_query(tx->db, &q,
-                  "INSERT INTO blob (digest, size, created, last_read) VALUES (?1, ?2, ?3, ?3)"
+                  "INSERT INTO blob (digest, size, created, last_read) VALUES (?1, ?2, ?3, ?4)"
                   " ON CONFLICT (digest) DO UPDATE SET"
                   "  size = CASE WHEN verified THEN size ELSE coalesce(excluded.size, size) END"
                   " RETURNING id",
@@ -178,6 +178,7 @@ static int put_known_blob(struct catalog_tx *tx, const struct digest *d, uint64_
     else
         sql_bind_int(&q, 2, (int64_t)size_bytes);
     sql_bind_int(&q, 3, clock_wall_s());
+    sql_bind_int(&q, 4, clock_wall_ms());
     TRY(sql_step(&q, err));
     *out_id = sql_int(&q, 0);
     return sql_run(&q, err);

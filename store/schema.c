@@ -34,7 +34,7 @@ static const char schema_blobs[] =
     "  present INTEGER NOT NULL DEFAULT 0 CHECK (present IN (0, 1)),"
     "  chunks INTEGER NOT NULL DEFAULT 0,"
     "  created INTEGER NOT NULL DEFAULT 0,"
-    "  last_read INTEGER NOT NULL DEFAULT 0"
+    "  last_read INTEGER NOT NULL DEFAULT 0" /* milliseconds since 1970; by a client */
     ") STRICT;"
 
     "CREATE TABLE blob ("
@@ -234,9 +234,13 @@ static const char schema_room[] = "CREATE INDEX canonical_room ON canonical (las
                                   "CREATE INDEX blob_room ON blob (last_read) WHERE original_present = 1;"
                                   "CREATE INDEX blob_spare ON blob (last_read) WHERE original_present = 1 AND canon = 1;";
 
+/* last_read was in seconds. */
+static const char from_1[] = "UPDATE canonical SET last_read = last_read * 1000;"
+                             "UPDATE blob SET last_read = last_read * 1000;";
+
 /* One step from `from` to from + 1. */
 static const struct schema_step steps[] = {
-    {.from = 1, .sql = schema_room},
+    {.from = 1, .sql = {from_1, schema_room}},
 };
 
 static int read_pragma(struct sql_db *db, const char *sql, int64_t *out, struct err *err)
@@ -292,7 +296,8 @@ static int create(struct sql_db *db, struct err *err)
 
 static int step_in_tx(struct sql_db *db, const struct schema_step *step, struct err *err)
 {
-    TRY(sql_exec(db, step->sql, err));
+    for (size_t i = 0; i < ARRAY_LEN(step->sql) && step->sql[i] != NULL; i++)
+        TRY(sql_exec(db, step->sql[i], err));
     TRY(set_version(db, step->from + 1, err));
     return sql_exec(db, "COMMIT", err);
 }
@@ -300,7 +305,7 @@ static int step_in_tx(struct sql_db *db, const struct schema_step *step, struct 
 static const struct schema_step *find_step(const struct schema_step *all, size_t count, int from)
 {
     for (size_t i = 0; i < count; i++)
-        if (all[i].from == from && all[i].sql != NULL)
+        if (all[i].from == from)
             return &all[i];
     return NULL;
 }

@@ -220,13 +220,14 @@ static int put_blob(struct catalog_tx *tx, const struct digest *d, uint64_t size
 
     TRY(sql_query(tx->db, &q,
                   "INSERT INTO blob (digest, size, verified, original_present, created, last_read)"
-                  " VALUES (?1, ?2, 1, 1, ?3, ?3)"
+                  " VALUES (?1, ?2, 1, 1, ?3, ?4)"
                   " ON CONFLICT (digest) DO UPDATE SET size = excluded.size, verified = 1, original_present = 1,"
                   " last_read = excluded.last_read RETURNING id",
                   err));
     sql_bind_digest(&q, 1, d);
     sql_bind_int(&q, 2, (int64_t)size_bytes);
     sql_bind_int(&q, 3, clock_wall_s());
+    sql_bind_int(&q, 4, clock_wall_ms());
     TRY(sql_step(&q, err));
     *out_id = sql_int(&q, 0);
     return sql_run(&q, err);

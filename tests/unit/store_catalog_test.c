@@ -132,9 +132,9 @@ static void test_packs_without_a_catalog(void **state)
 static void test_migrations(void **state)
 {
     static const struct schema_step steps[] = {
-        {.from = 1, .sql = "CREATE TABLE extra (x)"},
-        {.from = 2, .sql = "INSERT INTO extra VALUES (3)"},
-        {.from = 3, .sql = "INSERT INTO extra VALUES (4); INSERT INTO nowhere VALUES (1)"},
+        {.from = 1, .sql = {"CREATE TABLE extra (x)"}},
+        {.from = 2, .sql = {"INSERT INTO extra VALUES (3)"}},
+        {.from = 3, .sql = {"INSERT INTO extra VALUES (4); INSERT INTO nowhere VALUES (1)"}},
     };
     struct fixture *f = *state;
     struct sql_db *db = NULL;

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores that an earlier recask wrote: opened, migrated, and every byte of them served without an upstream."""
 import os
+import sqlite3
 import tarfile
 
 import golden_store
@@ -36,6 +37,13 @@ def check(t, name):
     for digest in [x.diff_id for x in first.layers]:  # what writes to it works too
         r.evict(digest)
     equal(r.stats()["store"]["canonical_layers"], 1)
+    r.stop()
+    with sqlite3.connect(os.path.join(r.store, "catalog.db")) as db:
+        version, = db.execute("PRAGMA user_version").fetchone()
+        oldest, = db.execute("SELECT min(x) FROM (SELECT last_read AS x FROM blob UNION SELECT last_read FROM canonical)"
+                             ).fetchone()
+    equal((version > 1, oldest > 1_700_000_000_000), (True, True))  # seconds became milliseconds
+    db.close()
 
 
 def test_version_1(t):
