@@ -16,7 +16,8 @@
 #include <string.h>
 
 #define WANTED_MAX 8 /* images per layer whose views are made because of one request */
-#define LOOKS_MAX 6  /* rounds of look() before a blob that comes and goes is given up */
+#define REMAKES_MAX 3
+#define LOOKS_MAX 8  /* rounds of look() before a blob that comes and goes is given up */
 
 static void look(struct request *r);
 
@@ -209,7 +210,7 @@ static void refilling(struct request *r)
         remaking(r); /* the fill has queued that */
 }
 
-/* Fetches the original once and stores the layer once, whatever of it is missing. */
+/* Fetches the original and stores the layer, whatever of it is missing; again when others need the room meanwhile. */
 static void rebuild(struct request *r)
 {
     const struct store_source *s = &r->sources[0];
@@ -219,15 +220,15 @@ static void rebuild(struct request *r)
 
     if (store_blob_lookup(r->p->store, &s->original, &blob, &err) < 0) {
         request_fail(r, &err);
-    } else if (!blob.present && !r->refilled) {
-        r->refilled = true;
+    } else if (!blob.present && r->refills < REMAKES_MAX) {
+        r->refills++;
         if (request_may_ask(r, digest_text(&s->original).s, &err) < 0 ||
             fill_join(r->p, r->route.up, r->repo, r->route.name, &s->original, &r->fill, &started, &err) < 0)
             request_fail(r, &err);
         else
             refilling(r);
-    } else if (blob.present && !blob.canonical_present && !r->remade) {
-        r->remade = true;
+    } else if (blob.present && !blob.canonical_present && r->remakes < REMAKES_MAX) {
+        r->remakes++;
         jobs_canon(r->p->jobs, &s->original);
         remaking(r);
     } else {

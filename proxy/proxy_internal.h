@@ -157,7 +157,7 @@ struct request {
     struct fill *fill;
     bool decode;         /* the fill's bytes must be decoded on the way */
     bool wanted;         /* the images that list this layer have been looked up */
-    bool refilled, remade; /* for an evicted zstd form: the original was fetched again, the layer stored again */
+    unsigned refills, remakes; /* for an evicted zstd form: the original was fetched again, the layer stored again */
     int looks;
     uint64_t head_bytes; /* length from a HEAD upstream, 0: it did not say */
     /* passthrough.c; the head's status and Retry-After are what every failure tells of its upstream */

@@ -283,7 +283,7 @@ static int upsert_canonical(struct commit *c, struct sql_db *db, struct err *err
                   "INSERT INTO canonical (digest, size, zdigest, zsize, level, encoder, present, chunks, created,"
                   " last_read) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?8, ?9)"
                   " ON CONFLICT (digest) DO UPDATE SET zdigest = ?3, zsize = ?4, level = ?5, encoder = ?6, present = 1,"
-                  " chunks = ?7, last_read = ?9",
+                  " chunks = ?7, created = ?8, last_read = ?9",
                   err));
     sql_bind_digest(&q, 1, &c->canonical);
     sql_bind_int(&q, 2, (int64_t)w->size_bytes);

@@ -6,9 +6,9 @@
  * R2  Bytes are counted before their reservation is given back, so that they are never counted in neither.
  * R3  One thread evicts at a time, one thing at a time, and looks again after each.
  *
- * Order of eviction. First the originals whose canonical layer is stored, since they say nothing that the layer does not
- * say (with `originals = keep` they take their turn with the rest). Then canonical layers and all other originals, big
- * or small, by when a client last read them. What is being read is passed over. Rows stay, and so every digest stays
+ * Order of eviction. First the spare originals: those whose canonical layer is stored and that no client has read since it
+ * was, so that they say nothing that the layer does not say (with `originals = keep` there are none). Then canonical
+ * layers and all other originals, big or small, by when a client last read them. What is being read is passed over. Rows stay, and so every digest stays
  * answerable: its bytes are fetched again.
  */
 #include "store/room_internal.h"
@@ -72,28 +72,24 @@ struct picker {
 
 #define AFTER " AND (last_read, id) > (?1, ?2) ORDER BY last_read, id LIMIT 1"
 
-static int query_list(struct store *st, struct sql_db *db, enum list list, struct sql_query *q, struct err *err)
+static int query_list(struct sql_db *db, enum list list, struct sql_query *q, struct err *err)
 {
     switch (list) {
     case LIST_SPARE:
         return sql_query(db, q,
                          "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND canon = 1 AND"
-                         " (SELECT present FROM canonical WHERE id = blob.canonical_id) = 1" AFTER,
+                         " (SELECT present AND blob.last_read < (created + 1) * 1000 FROM canonical"
+                         "  WHERE id = blob.canonical_id) = 1" AFTER,
                          err);
     case LIST_LAYERS:
         return sql_query(db, q, "SELECT id, last_read, digest FROM canonical WHERE present = 1" AFTER, err);
     case LIST_ORIGINALS:
-        if (st->opt.originals == ORIGINALS_KEEP)
-            return sql_query(db, q, "SELECT id, last_read, digest FROM blob WHERE original_present = 1" AFTER, err);
-        return sql_query(db, q,
-                         "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND NOT (canon = 1 AND"
-                         " (SELECT present FROM canonical WHERE id = blob.canonical_id) = 1)" AFTER,
-                         err);
+        return sql_query(db, q, "SELECT id, last_read, digest FROM blob WHERE original_present = 1" AFTER, err);
     }
     return err_set(err, ERR_BUG, "no list %d of candidates", (int)list);
 }
 
-static int advance(struct store *st, struct sql_db *db, struct picker *pk, enum list list, struct err *err)
+static int advance(struct sql_db *db, struct picker *pk, enum list list, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
     struct candidate *last = &pk->last[list];
@@ -101,7 +97,7 @@ static int advance(struct store *st, struct sql_db *db, struct picker *pk, enum 
 
     if (pk->have[list] || pk->over[list])
         return 0;
-    TRY(query_list(st, db, list, &q, err));
+    TRY(query_list(db, list, &q, err));
     sql_bind_int(&q, 1, last->id != 0 ? last->last_read : INT64_MIN);
     sql_bind_int(&q, 2, last->id);
     TRY(rc = sql_step(&q, err));
@@ -123,11 +119,11 @@ static int look(struct store *st, struct picker *pk, struct err *err)
     pk->over[LIST_LAYERS] |= !packs_can_punch(st->packs);
     pk->over[LIST_SPARE] |= st->opt.originals == ORIGINALS_KEEP;
     TRY(catalog_read_begin(st, &db, err));
-    TRY(advance(st, db, pk, LIST_SPARE, err));
+    TRY(advance(db, pk, LIST_SPARE, err));
     if (pk->have[LIST_SPARE])
         return 0;
-    TRY(advance(st, db, pk, LIST_LAYERS, err));
-    return advance(st, db, pk, LIST_ORIGINALS, err);
+    TRY(advance(db, pk, LIST_LAYERS, err));
+    return advance(db, pk, LIST_ORIGINALS, err);
 }
 
 /* False: nothing is left. */

@@ -85,7 +85,7 @@ def test_three_times_the_quota(t):
     """81: 8 clients in a loop over images that take three times the room there is. The disk never holds more than the
     quota and one blob; every byte that is handed out is right; what nobody reads goes, what many read stays."""
     quota = (48 << 20) // (2 if SCALE > 1 else 1)
-    all_images = push_images(t, 27, quota // 13)
+    all_images = push_images(t, 84, quota // 40)
     whole = sum(len(x.blob) for image in all_images for x in image.layers)
     equal(whole > 3 * quota, True, f"{whole} bytes of images")
     largest = max(len(x.blob) for image in all_images for x in image.layers)
@@ -110,7 +110,6 @@ def test_three_times_the_quota(t):
     equal((stats["store"]["quota_bytes"], stats["store"]["reserved_bytes"], r.files("spool")), (quota, 0, {}))
     equal(stats["store"]["evictions"] > 10, True)
     equal(stats["requests"]["hit"] > stats["requests"]["total"] // 4, True, str(stats["requests"]))
-    print(f"  {most} bytes at most of {quota}, {stats['store']['evictions']} evictions, {stats['requests']}")
     r.restart()
     for n in range(len(all_images)):
         pull(r, f"q/{n}", "test")
