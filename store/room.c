@@ -8,7 +8,8 @@
  *
  * Order of eviction. First the spare originals: those whose canonical layer is stored and that no client has read since it
  * was, so that they say nothing that the layer does not say (with `originals = keep` there are none). Then canonical
- * layers and all other originals, big or small, by when a client last read them. What is being read is passed over. Rows stay, and so every digest stays
+ * layers and all other originals, by when a client last read them. Small ones, such as configs, stay a week longer: they
+ * free next to nothing, and without its config an image gets no views. What is being read is passed over. Rows stay, and so every digest stays
  * answerable: its bytes are fetched again.
  */
 #include "store/room_internal.h"
@@ -22,6 +23,7 @@
 #define UNTAKEN_PART 32 /* of the quota, for what needs no taking */
 #define UNTAKEN_MAX_BYTES (UINT64_C(32) << 20)
 #define CATALOG_PART 64 /* of the quota: from there on its log is emptied before anything is evicted */
+#define SMALL_STAYS_MS (INT64_C(7) * 24 * 3600 * 1000)
 #define HIGH_PERCENT 95
 #define LOW_PERCENT 90
 
@@ -61,8 +63,8 @@ struct candidate {
     struct digest digest;
 };
 
-enum list { LIST_SPARE = 0, LIST_LAYERS, LIST_ORIGINALS };
-#define LISTS 3
+enum list { LIST_SPARE = 0, LIST_LAYERS, LIST_ORIGINALS, LIST_SMALL };
+#define LISTS 4
 
 /* Where a search has got to, so that what is being read is met once only. */
 struct picker {
@@ -84,7 +86,11 @@ static int query_list(struct sql_db *db, enum list list, struct sql_query *q, st
     case LIST_LAYERS:
         return sql_query(db, q, "SELECT id, last_read, digest FROM canonical WHERE present = 1" AFTER, err);
     case LIST_ORIGINALS:
-        return sql_query(db, q, "SELECT id, last_read, digest FROM blob WHERE original_present = 1" AFTER, err);
+        return sql_query(
+            db, q, "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND size >= 65536" AFTER, err);
+    case LIST_SMALL:
+        return sql_query(
+            db, q, "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND size < 65536" AFTER, err);
     }
     return err_set(err, ERR_BUG, "no list %d of candidates", (int)list);
 }
@@ -123,22 +129,30 @@ static int look(struct store *st, struct picker *pk, struct err *err)
     if (pk->have[LIST_SPARE])
         return 0;
     TRY(advance(db, pk, LIST_LAYERS, err));
-    return advance(db, pk, LIST_ORIGINALS, err);
+    TRY(advance(db, pk, LIST_ORIGINALS, err));
+    return advance(db, pk, LIST_SMALL, err);
+}
+
+/* When its turn is: the lowest goes next. */
+static int64_t turn(const struct picker *pk, enum list list)
+{
+    const struct candidate *c = &pk->last[list];
+
+    if (!pk->have[list])
+        return INT64_MAX;
+    if (list == LIST_SPARE)
+        return INT64_MIN;
+    return list == LIST_SMALL && c->last_read < INT64_MAX - SMALL_STAYS_MS ? c->last_read + SMALL_STAYS_MS : c->last_read;
 }
 
 /* False: nothing is left. */
 static bool choose(struct picker *pk, enum list *out)
 {
-    const struct candidate *layer = &pk->last[LIST_LAYERS];
-    const struct candidate *original = &pk->last[LIST_ORIGINALS];
-
-    if (pk->have[LIST_SPARE])
-        *out = LIST_SPARE;
-    else if (pk->have[LIST_LAYERS] && (!pk->have[LIST_ORIGINALS] || layer->last_read <= original->last_read))
-        *out = LIST_LAYERS;
-    else if (pk->have[LIST_ORIGINALS])
-        *out = LIST_ORIGINALS;
-    else
+    *out = LIST_SPARE;
+    for (enum list list = LIST_LAYERS; list <= LIST_SMALL; list++)
+        if (turn(pk, list) < turn(pk, *out))
+            *out = list;
+    if (!pk->have[*out])
         return false;
     pk->have[*out] = false;
     return true;

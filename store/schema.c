@@ -230,9 +230,11 @@ static const char schema_totals[] =
     "CREATE TRIGGER tag_gone AFTER DELETE ON tag BEGIN UPDATE totals SET tags = tags - 1; END;";
 
 /* What goes first when room is needed (room.c). Version 2 added it. */
-static const char schema_room[] = "CREATE INDEX canonical_room ON canonical (last_read) WHERE present = 1;"
-                                  "CREATE INDEX blob_room ON blob (last_read) WHERE original_present = 1;"
-                                  "CREATE INDEX blob_spare ON blob (last_read) WHERE original_present = 1 AND canon = 1;";
+static const char schema_room[] =
+    "CREATE INDEX canonical_room ON canonical (last_read) WHERE present = 1;"
+    "CREATE INDEX blob_spare ON blob (last_read) WHERE original_present = 1 AND canon = 1;"
+    "CREATE INDEX blob_room ON blob (last_read) WHERE original_present = 1 AND size >= 65536;"
+    "CREATE INDEX blob_small ON blob (last_read) WHERE original_present = 1 AND size < 65536;";
 
 /* last_read was in seconds. */
 static const char from_1[] = "UPDATE canonical SET last_read = last_read * 1000;"

@@ -224,6 +224,21 @@ static void test_kept_originals_take_their_turn(void **state)
     assert_false(has_original(f->st, &o));
 }
 
+static void test_small_ones_stay_a_week_longer(void **state)
+{
+    struct fixture *f = *state;
+    struct digest old = put_noise(f->st, 1, 60000), young = put_noise(f->st, 2, 60000);
+    struct digest large = put_noise(f->st, 3, BLOB_BYTES);
+
+    sql_change(f->st, "UPDATE blob SET last_read = id * 1000 + (id > 1) * 864000000"); /* ten days */
+    evict_one(f);
+    assert_true(!has_original(f->st, &old) && has_original(f->st, &young) && has_original(f->st, &large));
+    evict_one(f);
+    assert_true(has_original(f->st, &young) && !has_original(f->st, &large));
+    evict_one(f);
+    assert_false(has_original(f->st, &young));
+}
+
 /* Whose layer is gone, that original is no spare one. */
 static void test_an_original_without_its_layer(void **state)
 {
@@ -472,6 +487,7 @@ int main(void)
         T(test_a_blob_larger_than_the_quota),
         T(test_spare_originals_go_first),
         cmocka_unit_test_setup_teardown(test_kept_originals_take_their_turn, setup_keep, teardown),
+        T(test_small_ones_stay_a_week_longer),
         T(test_an_original_without_its_layer),
         T(test_what_is_read_is_passed_over),
         T(test_quiet_reads_do_not_count),
