@@ -307,58 +307,6 @@ static void test_punch(void **state)
     assert_int_equal(scan(d, a.pack), 1);
 }
 
-static int64_t blocks_of(struct dir *d, int64_t pack)
-{
-    struct stat sb;
-
-    assert_int_equal(fstatat(d->fd, pack_name(pack).s, &sb, 0), 0);
-    return sb.st_blocks * 512;
-}
-
-/* One by one and in any order: in the end no block is left but those with the file's header and the live records. */
-static void test_blocks_between_dead_neighbours_go(void **state)
-{
-    struct dir *d = *state;
-    static const int order[] = {4, 0, 2, 5, 1, 3};
-    struct pack_loc live = append(d, 1, 100), locs[6], last;
-    struct err err = ERR_INIT;
-
-    for (unsigned i = 0; i < 6; i++)
-        locs[i] = append(d, 2 + i, 6000 + i);
-    last = append(d, 9, 5000);
-    assert_int_equal(last.pack, live.pack);
-    ASSERT_OK(pack_sync(d->ps, &err));
-    for (unsigned i = 0; i < 6; i++) {
-        ASSERT_OK(pack_punch(d->ps, &locs[order[i]], &err));
-        expect_read(d, &live, 1);
-        expect_read(d, &last, 9);
-        for (unsigned j = i + 1; j < 6; j++)
-            expect_read(d, &locs[order[j]], 2 + (unsigned)order[j]);
-    }
-    assert_in_range(blocks_of(d, live.pack), 1, 4 * 4096); /* the first, and three that `last` lies in */
-    assert_int_equal(scan(d, live.pack), 2);
-}
-
-/* What reads as zeroes behind a dead record may be somebody's who has reserved it and is about to write. */
-static void test_reserved_ranges_are_left_alone(void **state)
-{
-    struct dir *d = *state;
-    struct pack_loc dead = append(d, 1, 10000);
-    struct pack *p = pack_find(d->ps, dead.pack);
-    uint8_t zeroes[16384] = {0};
-    struct err err = ERR_INIT;
-
-    p->appending = 1;
-    p->appending_from = p->end;
-    assert_int_equal(pwrite(p->fd, zeroes, sizeof(zeroes), (off_t)p->end), sizeof(zeroes)); /* as a later append does */
-    p->end += sizeof(zeroes);
-    ASSERT_OK(pack_punch(d->ps, &dead, &err));
-    assert_int_equal(lseek(p->fd, 8192, SEEK_DATA), 8192); /* the block that both share */
-    p->appending = 0;
-    ASSERT_OK(pack_punch(d->ps, &dead, &err));
-    assert_int_equal(lseek(p->fd, 8192, SEEK_DATA), 12288);
-}
-
 /* A layer can hold the bytes of a whole pack: they are no records, also where a scan looks at every offset. */
 static void test_forged_records_are_none(void **state)
 {
@@ -635,8 +583,6 @@ int main(void)
         T(test_uncommitted_tail_is_cut),
         T(test_extents_are_told_once),
         T(test_punch),
-        T(test_blocks_between_dead_neighbours_go),
-        T(test_reserved_ranges_are_left_alone),
         T(test_forged_records_are_none),
         T(test_newer_format_is_refused),
         T(test_a_damaged_file_header_costs_no_frame),
