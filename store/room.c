@@ -133,15 +133,13 @@ static int look(struct store *st, struct picker *pk, struct err *err)
     return advance(db, pk, LIST_SMALL, err);
 }
 
-/* When its turn is: the lowest goes next. */
+/* When its turn is: the lowest goes next. While there are spare originals look() finds nothing else. */
 static int64_t turn(const struct picker *pk, enum list list)
 {
     const struct candidate *c = &pk->last[list];
 
     if (!pk->have[list])
         return INT64_MAX;
-    if (list == LIST_SPARE)
-        return INT64_MIN;
     return list == LIST_SMALL && c->last_read < INT64_MAX - SMALL_STAYS_MS ? c->last_read + SMALL_STAYS_MS : c->last_read;
 }
 
