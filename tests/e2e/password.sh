@@ -18,13 +18,17 @@ wrong='wrong-guess'
 unknown='unauthori[sz]ed|authentication required|no basic auth|invalid username'
 unknown+='|basic credential not found|user and a password'
 
-# The hashes that "htpasswd -B" and "mkpasswd -m yescrypt" make
-"$python" -W ignore - "$alice" "$bob" >"$work/htpasswd" <<'END'
+# users PASSWORD-OF-ALICE: the file, with the hashes that "htpasswd -B" and "mkpasswd -m yescrypt" make
+users() {
+    "$python" -W ignore - "$1" "$bob" >"$work/htpasswd.new" <<'END'
 import crypt, sys
 print("# who may read")
 print("alice:" + crypt.crypt(sys.argv[1], crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=1 << 10)))
 print("bob:" + crypt.crypt(sys.argv[2], "$y$j9T$saltsaltsalt$"))
 END
+    mv "$work/htpasswd.new" "$work/htpasswd"
+}
+users "$alice"
 
 # guarded RULES: recask on an empty store
 guarded() {
@@ -56,7 +60,10 @@ log_out() {
 pull_as() {
     case $family in
         containerd) ctr image pull --plain-http ${1:+--user "$1:$2"} "$3" ;;
-        skopeo) skopeo_cli copy -q --src-tls-verify=false ${1:+--src-creds "$1:$2"} "docker://$3" "dir:$(copy_dir "$3")" ;;
+        skopeo)
+            skopeo_cli copy -q --src-tls-verify=false ${1:+--src-creds "$1:$2"} "docker://$3" \
+                "dir:$(copy_dir "$3")"
+            ;;
         oras)
             oras_cli copy --no-tty --from-plain-http ${1:+--from-username "$1" --from-password "$2"} "$3" \
                 --to-oci-layout "$(copy_dir "$3"):latest"
@@ -118,8 +125,9 @@ for id in "${clients[@]}"; do
     password_checks "$id"
 done
 
-# One image for all, the rest for alice. Then GET /v2/ is for everybody too, and docker's own store, podman and skopeo take
-# that for "no passwords here": they show none, and read what everybody may. The others answer a challenge when it comes.
+# One image for all, the rest for alice. Then GET /v2/ is for everybody too, and docker's own store, podman and skopeo
+# take that for "no passwords here": they show none, and read what everybody may. The others answer a challenge when it
+# comes.
 guarded '[{"users": ["alice"], "repositories": ["*"]},
           {"users": ["anonymous"], "repositories": ["registry.test/img/oci"]}]'
 for id in "${clients[@]}"; do
@@ -138,18 +146,57 @@ for id in "${clients[@]}"; do
     log_out >/dev/null 2>&1
 done
 
+# The same by hand. Bodies of refusals are kept for the search below.
+# answered REPOSITORY [USER:PASSWORD]: the status
+answered() {
+    http -o "$work/body" -w '%{http_code}' -H "$any_manifest" ${2:+-u "$2"} "http://$proxy/v2/$1/manifests/latest"
+    ! grep -q '"errors"' "$work/body" || cat "$work/body" >>"$work/bodies"
+}
+: >"$work/bodies"
+equal "curl, what everybody may read" "$(answered img/oci)" 200
+equal "curl, what not everybody may read" "$(answered img/docker)" 401
+equal "curl with a wrong password" "$(answered img/docker "alice:$wrong")" 401
+equal "curl as nobody that is known" "$(answered img/docker "mallory:$wrong")" 401
+equal "curl as a user who may not" "$(answered img/docker "bob:$bob")" 403
+equal "curl with the right password" "$(answered img/docker "alice:$alice")" 200
+equal "each refusal has a body" "$(jq -r '.errors[0].code' "$work/bodies" | tr '\n' ' ')" \
+    "UNAUTHORIZED UNAUTHORIZED UNAUTHORIZED DENIED "
+
+# The file changes, recask runs on.
+is() { [ "$(answered img/docker "$2")" = "$1" ]; }
+changed='another st4ple'
+running=$recask_pid
+users "$changed"
+check "a changed password is taken up" wait_for 20 is 200 "alice:$changed"
+equal "... and the old one is none any more" "$(answered img/docker "alice:$alice")" 401
+if use_client crane && ! client_missing >/dev/null; then
+    refused "$client with the old password" "$unknown" pull_as alice "$alice" "$image"
+    check "$client with the changed one" pull_as alice "$changed" "$image"
+    client_clean >/dev/null 2>&1
+    log_out >/dev/null 2>&1
+fi
+echo "alice:not a hash" >"$work/htpasswd"
+said_so() { grep -q 'ev=access.file error=' "$work/log/recask.log"; }
+unusable() { answered img/docker && said_so; }
+check "a file that cannot be used is said to be that" wait_for 20 unusable
+equal "... and the users stay" "$(answered img/docker "alice:$changed")" 200
+equal "... and everybody else stays out" "$(answered img/docker)" 401
+check "recask ran on" kill -0 "$running"
+
 # Each secret as it is, as it was sent, and as it is stored
 {
     "$RECASK_BIN" stats --store "$work/store" && "$RECASK_BIN" stats --json --store "$work/store"
     "$RECASK_BIN" ls --store "$work/store"
     http "http://$admin/api/v1/stats"
-    cat "$work/log/recask.log"
+    cat "$work/log/recask.log" "$work/bodies"
 } >"$work/said" 2>&1
 at_least "what recask said is there to be searched" "$(wc -l <"$work/said")" 100
-for secret in "alice:$alice" "bob:$bob" "alice:$wrong" "mallory:$wrong"; do
+for secret in "alice:$alice" "bob:$bob" "alice:$wrong" "mallory:$wrong" "alice:$changed"; do
     for form in "${secret#*:}" "$(printf %s "$secret" | base64 -w 0)" "$(printf %s "${secret#*:}" | base64 -w 0)"; do
-        check "nowhere: a form of the password of ${secret%%:*}" sh -c '! grep -F -- "$0" "$1" >/dev/null' "$form" "$work/said"
+        check "nowhere: a form of the password of ${secret%%:*}" \
+            sh -c '! grep -F -- "$0" "$1" >/dev/null' "$form" "$work/said"
     done
 done
-check "nowhere: a hash" sh -c '! grep -E "[$](2b|y)[$]" "$0" >/dev/null' "$work/said"
+# More than the names of the schemes, which a message about a bad file tells
+check "nowhere: a hash" sh -c '! grep -E "[$](2b[$][0-9]|y[$]j)" "$0" >/dev/null' "$work/said"
 finish
