@@ -205,8 +205,8 @@ static void refuse(struct http_exchange *x, int status, const char *text, const 
 static void refuse_access(struct request *r, enum access_verdict v)
 {
     /* Clients ask without a password first: that is not worth a line of its own. */
-    log_event(http_header(r->x, "Authorization") ? LOG_INFO : LOG_DEBUG, "request.access", "req=%s peer=%s path=%s verdict=%s", http_request_id(r->x), http_peer(r->x),
-              log_quote(http_path(r->x)).s,
+    log_event(http_header(r->x, "Authorization") ? LOG_INFO : LOG_DEBUG, "request.access",
+              "req=%s peer=%s path=%s verdict=%s", http_request_id(r->x), http_peer(r->x), log_quote(http_path(r->x)).s,
               v == ACCESS_UNKNOWN     ? "unknown"
               : v == ACCESS_FORBIDDEN ? "forbidden"
                                       : "busy");
