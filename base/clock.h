@@ -5,5 +5,5 @@
 #include <stdint.h>
 
 int64_t clock_mono_ms(void);
-int64_t clock_wall_s(void);  /* seconds since 1970, UTC */
+int64_t clock_wall_s(void); /* seconds since 1970, UTC */
 int64_t clock_wall_ms(void);

@@ -446,20 +446,19 @@ const struct command cmd_serve = {
     .name = "serve",
     .synopsis = "[FLAGS]",
     .summary = "run the proxy",
-    .details =
-        "Without flags: listens on 127.0.0.1:5000 and fetches from Docker Hub. Then\n"
-        "  docker pull 127.0.0.1:5000/library/alpine\n"
-        "goes through it, and so do images of the other big registries, by their names:\n"
-        "  docker pull 127.0.0.1:5000/ghcr.io/OWNER/IMAGE\n"
-        "With another registry, or several:\n"
-        "  recask serve --upstream https://registry.example.com\n"
-        "  recask serve --upstream https://registry.example.com --upstream acme=https://r.acme.example\n"
-        "\n"
-        "Passwords for upstreams, TLS, rules for users and timeouts are for the file (--config):\n"
-        "\"recask config --help\" lists its keys.\n"
-        "\n"
-        "Flags win over the environment, the environment over the file. SIGTERM or Ctrl-C lets running\n"
-        "answers end, a second one stops at once.\n",
+    .details = "Without flags: listens on 127.0.0.1:5000 and fetches from Docker Hub. Then\n"
+               "  docker pull 127.0.0.1:5000/library/alpine\n"
+               "goes through it, and so do images of the other big registries, by their names:\n"
+               "  docker pull 127.0.0.1:5000/ghcr.io/OWNER/IMAGE\n"
+               "With another registry, or several:\n"
+               "  recask serve --upstream https://registry.example.com\n"
+               "  recask serve --upstream https://registry.example.com --upstream acme=https://r.acme.example\n"
+               "\n"
+               "Passwords for upstreams, TLS, rules for users and timeouts are for the file (--config):\n"
+               "\"recask config --help\" lists its keys.\n"
+               "\n"
+               "Flags win over the environment, the environment over the file. SIGTERM or Ctrl-C lets running\n"
+               "answers end, a second one stops at once.\n",
     .flags = flags,
     .config_flags = true,
     .max_words = 0,

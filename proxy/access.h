@@ -25,9 +25,9 @@ struct access;
 struct waiter; /* proxy_internal.h */
 
 struct access_rule {
-    const char *const *users;        /* NULL-terminated: names, "*" (everybody with a password), "anonymous" (all) */
-    const char *const *repositories; /* NULL-terminated: "docker.io/library/alpine", a prefix that ends in "/" and a star, or
-                                      * a star alone */
+    const char *const *users; /* NULL-terminated: names, "*" (everybody with a password), "anonymous" (all) */
+    /* NULL-terminated: "docker.io/library/alpine", a prefix that ends in "/" and a star, or a star alone. */
+    const char *const *repositories;
 };
 
 struct access_options {

@@ -17,7 +17,7 @@
 
 #define WANTED_MAX 8 /* images per layer whose views are made because of one request */
 #define REMAKES_MAX 3
-#define LOOKS_MAX 8  /* rounds of look() before a blob that comes and goes is given up */
+#define LOOKS_MAX 8 /* rounds of look() before a blob that comes and goes is given up */
 
 static void look(struct request *r);
 

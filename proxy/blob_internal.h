@@ -32,7 +32,8 @@ struct blob_place {
 };
 
 /* [off, off + len) of the blob's bytes once more, from the original on disk or by a fill. */
-MUST_CHECK int blob_reopen(const struct blob_place *b, uint64_t off, uint64_t len, struct source **out, struct err *err);
+MUST_CHECK int blob_reopen(const struct blob_place *b, uint64_t off, uint64_t len, struct source **out,
+                           struct err *err);
 /* inner gives [off, off + len) from the store; when it turns out to be damaged the store is told, and the rest comes from
  * blob_reopen() where that is possible. Takes inner. */
 MUST_CHECK int source_healing_new(struct source **inner, const struct blob_place *place, uint64_t off, uint64_t len,
@@ -41,5 +42,5 @@ MUST_CHECK int source_healing_new(struct source **inner, const struct blob_place
 /* ---- decode.c ------------------------------------------------------------------------------------------------------ */
 
 /* inner, decoded by whatever codec its first bytes show. Takes inner. */
-MUST_CHECK int source_decoded_new(struct source **inner, uint64_t max_out_bytes, uint32_t max_ratio, struct source **out,
-                                  struct err *err);
+MUST_CHECK int source_decoded_new(struct source **inner, uint64_t max_out_bytes, uint32_t max_ratio,
+                                  struct source **out, struct err *err);

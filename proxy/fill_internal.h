@@ -15,7 +15,7 @@ struct fill {
     atomic_uint refs;
     struct proxy *p;
     const struct upstream *up;
-    int64_t repo; /* of name, 0: not in the catalog when the fill began */
+    int64_t repo;                       /* of name, 0: not in the catalog when the fill began */
     char name[OCI_NAME_MAX_BYTES + 10]; /* that it reads from, and that the upstream so confirms the blob for */
     struct digest digest;
     struct fill *link; /* under p->lock */

@@ -66,7 +66,8 @@ enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_OTHER };
 
 enum http_method http_method(const struct http_exchange *x);
 const char *http_method_text(const struct http_exchange *x);
-bool http_can_chunk(const struct http_exchange *x); /* false: HTTP/1.0, where a cut body without length looks complete */
+/* False: HTTP/1.0, where a cut body without length looks complete. */
+bool http_can_chunk(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x); /* as sent, percent-encoded, without query, scheme and host */
 const char *http_query(const struct http_exchange *x, const char *name);  /* decoded; NULL when absent */
 const char *http_query_raw(const struct http_exchange *x);                /* "n=10&last=x", "" when none */

@@ -18,7 +18,7 @@ struct proxy_listen {
     bool has_view; /* false: auto, or the proxy's own wish */
     enum oci_view view;
     enum oci_link link;
-    const char *upstream; /* NULL: by ns=, path, Host or default */
+    const char *upstream;                     /* NULL: by ns=, path, Host or default */
     const char *tls_cert_file, *tls_key_file; /* both or none */
 };
 
@@ -32,12 +32,13 @@ struct proxy_options {
     const char *user_agent;
     bool has_view; /* false: auto */
     enum oci_view view;
-    bool rewrite_signed;      /* signed = "rewrite": views of signed images too; default false: original */
-    int64_t tag_ttl_s;        /* < 0: 60 */
-    int negative_ttl_ms;      /* how long an upstream's 404 for a tag is believed; < 0: 10,000; 0: not at all */
-    int stale_wait_ms;        /* with a stored answer at hand the upstream gets this long to give a newer one; 0: 700 */
+    bool rewrite_signed; /* signed = "rewrite": views of signed images too; default false: original */
+    int64_t tag_ttl_s;   /* < 0: 60 */
+    int negative_ttl_ms; /* how long an upstream's 404 for a tag is believed; < 0: 10,000; 0: not at all */
+    int stale_wait_ms;   /* with a stored answer at hand the upstream gets this long to give a newer one; 0: 700 */
     enum proxy_gone on_upstream_404;
-    bool unavailable_503; /* when an upstream cannot be asked and nothing is stored: 503 with Retry-After. Default false: 404,
+    bool
+        unavailable_503; /* when an upstream cannot be asked and nothing is stored: 503 with Retry-After. Default false: 404,
                            * on which every mirror's client goes on to the next host */
     struct access *access;    /* who may read what (proxy/access.h), borrowed; NULL: everybody everything */
     uint64_t max_layer_bytes; /* decoded; 0: 64 GiB */

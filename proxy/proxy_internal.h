@@ -35,8 +35,8 @@ struct waiter_list {
 };
 
 void waiter_add(struct waiter_list *l, struct waiter *w);
-void waiter_remove(struct waiter *w);            /* no-op when it is on no list */
-void waiter_wake_all(struct waiter_list *l);     /* takes each off, then calls it */
+void waiter_remove(struct waiter *w);        /* no-op when it is on no list */
+void waiter_wake_all(struct waiter_list *l); /* takes each off, then calls it */
 
 /* ---- timers ----------------------------------------------------------------------------------------------------- */
 
@@ -93,7 +93,7 @@ struct proxy {
     struct timers *timers;
     struct listener_ctx *listeners;
     struct counters counters;
-    struct lock lock;          /* RANK_SERVER: the tables below */
+    struct lock lock; /* RANK_SERVER: the tables below */
     struct quiet *quiet;
     struct tag_note *notes;
     struct fill *fills;
@@ -155,8 +155,8 @@ struct request {
     struct store_source sources[8];
     size_t source_count, source_at;
     struct fill *fill;
-    bool decode;         /* the fill's bytes must be decoded on the way */
-    bool wanted;         /* the images that list this layer have been looked up */
+    bool decode;               /* the fill's bytes must be decoded on the way */
+    bool wanted;               /* the images that list this layer have been looked up */
     unsigned refills, remakes; /* for an evicted zstd form: the original was fetched again, the layer stored again */
     int looks;
     uint64_t head_bytes; /* length from a HEAD upstream, 0: it did not say */
@@ -214,7 +214,8 @@ struct resolve;
 
 struct resolved {
     struct digest digest;
-    enum cache_result cache; /* HIT (the upstream confirmed what is stored), MISS (fetched), STALE or GONE (it failed, or
+    enum cache_result
+        cache; /* HIT (the upstream confirmed what is stored), MISS (fetched), STALE or GONE (it failed, or
                               * has it no more: an older answer is served) */
     int status, retry_after_s; /* of a failure: what the upstream said; 0: nothing */
 };
@@ -287,7 +288,8 @@ bool fill_was_present(struct fill *f);
 /* inner's bytes, hashed on the way; the last ones are held back until inner ends, the size is size_bytes and the digest is
  * want (else ERR_CORRUPT; SIZE_UNKNOWN: any size). hasher: NULL, or the state after the skipped_bytes before inner's first (taken). Takes inner. */
 MUST_CHECK int source_verified_new(struct source **inner, const struct digest *want, uint64_t size_bytes,
-                                   struct hasher **hasher, uint64_t skipped_bytes, struct source **out, struct err *err);
+                                   struct hasher **hasher, uint64_t skipped_bytes, struct source **out,
+                                   struct err *err);
 
 #define HOLD_BACK_BYTES 4096
 #define SIZE_UNKNOWN UINT64_MAX
@@ -310,7 +312,8 @@ uint64_t jobs_pending(struct jobs *js);
 bool jobs_canon(struct jobs *js, const struct digest *original);
 /* Makes the views of an image, fetching what is missing, and of the indexes that list it. Does nothing when they are there
  * or can never be. */
-void jobs_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name, const struct digest *manifest);
+void jobs_image(struct jobs *js, const struct upstream *up, int64_t repo, const char *name,
+                const struct digest *manifest);
 /* Looks again whether a manifest has been signed since its views were made. */
 void jobs_recheck(struct jobs *js, const struct upstream *up, int64_t repo, const char *name,
                   const struct digest *manifest);

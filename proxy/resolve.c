@@ -111,10 +111,7 @@ static void leave_alone(struct resolve *rs)
     int wait_s = rs->answer.head.retry_after_s;
 
     if (was_told(rs, ERR_UPSTREAM) || was_told(rs, ERR_TIMEOUT) || was_told(rs, ERR_THROTTLED))
-        quiet_begin(rs->p, rs->up,
-                    wait_s <= 0            ? QUIET_MS
-                    : wait_s > QUIET_MAX_S ? QUIET_MAX_S * 1000
-                                           : wait_s * 1000);
+        quiet_begin(rs->p, rs->up, wait_s <= 0 ? QUIET_MS : wait_s > QUIET_MAX_S ? QUIET_MAX_S * 1000 : wait_s * 1000);
     else
         tag_note(rs->p, rs->up, rs->name, rs->reference, NOTED_REFUSED, QUIET_MS);
 }

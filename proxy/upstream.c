@@ -374,7 +374,10 @@ static void exchange_prepare(struct exchange *x, const struct exchange_ops *ops,
 
 static int make_label(struct exchange *x, struct err *err)
 {
-    return str_printf(&x->label, err, "%s %.*s", x->head_only ? "HEAD" : x->form != NULL ? "POST" : "GET",
+    return str_printf(&x->label, err, "%s %.*s",
+                      x->head_only      ? "HEAD"
+                      : x->form != NULL ? "POST"
+                                        : "GET",
                       (int)strcspn(x->url, "?"), x->url);
 }
 

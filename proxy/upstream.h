@@ -67,12 +67,12 @@ struct upstream_def {
     /* Who to be there; at most one of the two ways, none: what auth_file says, else anonymous. Files and helpers are read
      * when they are needed and again when they have changed; nothing of them is ever shown. */
     const char *username, *password_file;
-    const char *credential_helper; /* docker-credential-helper protocol: "ecr-login" (docker-credential-ecr-login from
+    const char *credential_helper;   /* docker-credential-helper protocol: "ecr-login" (docker-credential-ecr-login from
                                     * PATH) or an absolute path */
     const char *const *token_realms; /* URLs of token services to be asked besides its own; NULL-terminated or NULL */
     /* TLS; PEM files. NULL: the system's authorities, no client certificate. ca_file stands in their place, see above */
     const char *ca_file, *cert_file, *key_file;
-    bool insecure; /* take any certificate; not from where a redirect leads */
+    bool insecure;            /* take any certificate; not from where a redirect leads */
     const char *http_proxy;   /* "http://host:3128"; "": never one; NULL: what the environment says */
     unsigned max_connections; /* at once; 0: 64. A part of them is kept for calls, so that blobs hold up no manifest */
     unsigned max_rate;        /* requests per second, calls first; 0: no limit */
@@ -101,7 +101,7 @@ struct upstream_head {
     int status;
     char *content_type;
     char *link;
-    char *filters_applied; /* OCI-Filters-Applied */
+    char *filters_applied;  /* OCI-Filters-Applied */
     char *content_encoding; /* though identity was asked for; then the length is unknown, and bodies come as sent */
     bool has_length;
     uint64_t length_bytes; /* of the whole representation (Content-Length, or the total of Content-Range) */

@@ -51,8 +51,8 @@ struct upstream {
     struct turns *turns;
     struct tls_files *tls;
     struct http_proxy *http_proxy; /* NULL: as the environment says */
-    struct account *account; /* NULL: without credentials. The upstream thread's, though the rest is constant */
-    char **token_realms;     /* NULL-terminated or NULL */
+    struct account *account;       /* NULL: without credentials. The upstream thread's, though the rest is constant */
+    char **token_realms;           /* NULL-terminated or NULL */
 };
 
 struct upstreams {
@@ -154,7 +154,7 @@ struct exchange {
     enum exchange_kind kind;
     const struct upstream *up;
     const char *form; /* a body to POST, borrowed; NULL: none. Secret */
-    char *scope; /* "repository:library/alpine:pull"; NULL: never with a token */
+    char *scope;      /* "repository:library/alpine:pull"; NULL: never with a token */
 
     /* under ups->lock */
     struct exchange *inbox_next;
@@ -283,8 +283,8 @@ MUST_CHECK int token_want(struct exchange *x, struct err *err);
 MUST_CHECK int token_header(struct exchange *x, struct curl_slist **list, struct err *err);
 /* The registry itself has answered 401. 0: worth another try. ERR_DENIED, ERR_NOMEM. */
 MUST_CHECK int token_refused(struct exchange *x, struct err *err);
-void token_answered(struct exchange *x); /* the head of an answer is there, whoever sent it */
-void token_leave(struct exchange *x);    /* x ends: it waits for no token any more */
+void token_answered(struct exchange *x);  /* the head of an answer is there, whoever sent it */
+void token_leave(struct exchange *x);     /* x ends: it waits for no token any more */
 void tokens_go_on(struct upstreams *ups); /* with the credentials that have been read since */
 void tokens_release(struct upstreams *ups);
 

@@ -62,13 +62,16 @@ struct catalog_tx {
     size_t extent_count;
 };
 
-#define CATALOG_TX_INIT {.st = NULL}
+#define CATALOG_TX_INIT                                                                                                \
+    {                                                                                                                  \
+        .st = NULL                                                                                                     \
+    }
 
 MUST_CHECK int catalog_begin(struct store *st, struct catalog_tx *tx, struct err *err);
 /* Every query on tx.db must be done before (REQUIRE): the next writer may have the connection at once. So queries live
  * in functions of their own, or in an inner block, or get an explicit sql_done(). Failed: rolled back, tx is over. */
 MUST_CHECK int catalog_commit(struct catalog_tx *tx, struct err *err);
-void catalog_abort(struct catalog_tx *tx);                             /* rolls back; no-op when over */
+void catalog_abort(struct catalog_tx *tx); /* rolls back; no-op when over */
 
 /* Borrows a read-only connection with a transaction begun. Waits when all are out. */
 MUST_CHECK int catalog_read_begin(struct store *st, struct sql_db **out, struct err *err);
@@ -86,13 +89,13 @@ void catalog_each_statement(struct store *st, void (*fn)(void *arg, struct sql_d
 MUST_CHECK int schema_prepare(struct sql_db *db, const char *name, bool may_create, struct err *err);
 
 struct schema_step {
-    int from;        /* user_version before; from + 1 after */
+    int from;           /* user_version before; from + 1 after */
     const char *sql[2]; /* run in one transaction; NULL: nothing */
 };
 
 /* ERR_UNSUPPORTED when `have` is newer than `want` or no chain of steps leads there. For tests, else schema.c's own. */
-MUST_CHECK int schema_migrate(struct sql_db *db, const char *name, const struct schema_step *all, size_t count, int have,
-                              int want, struct err *err);
+MUST_CHECK int schema_migrate(struct sql_db *db, const char *name, const struct schema_step *all, size_t count,
+                              int have, int want, struct err *err);
 
 /* ---- leases (S5) ----------------------------------------------------------------------------------------------- */
 
@@ -115,7 +118,10 @@ struct lease {
     struct digest digest;
 };
 
-#define LEASE_INIT {.st = NULL}
+#define LEASE_INIT                                                                                                     \
+    {                                                                                                                  \
+        .st = NULL                                                                                                     \
+    }
 
 /* One at a time for a digest's files: originals being committed, evicted, marked lost. Taken before RANK_DB; waits. */
 MUST_CHECK int digest_lock(struct store *st, const struct digest *d, struct lease *out, struct err *err);
@@ -145,7 +151,10 @@ struct sweep {
     size_t count, cap;
 };
 
-#define SWEEP_INIT {.doomed = NULL}
+#define SWEEP_INIT                                                                                                     \
+    {                                                                                                                  \
+        .doomed = NULL                                                                                                 \
+    }
 
 MUST_CHECK int sweep_unused(struct catalog_tx *tx, struct sweep *sw, struct err *err);
 void sweep_end(struct store *st, struct sweep *sw, bool committed);

@@ -25,7 +25,8 @@ struct layer_result {
 };
 
 /* source: the original whose decoded bytes will be put; its row must exist. */
-MUST_CHECK int layer_writer_open(struct store *st, const struct digest *source, struct layer_writer **out, struct err *err);
+MUST_CHECK int layer_writer_open(struct store *st, const struct digest *source, struct layer_writer **out,
+                                 struct err *err);
 /* After an error only layer_writer_abort() is legal. */
 MUST_CHECK int layer_writer_put(struct layer_writer *w, const void *data, size_t len, struct err *err);
 /* Makes the canonical layer durable and links it to the source (S2, S3). The source's file is dropped when it is its own

@@ -298,10 +298,11 @@ static int choose_level(struct layer_writer *w, struct err *err)
     int rc;
 
     TRY(catalog_read_begin(w->st, &db, err));
-    TRY(sql_query(db, &q,
-                  "SELECT coalesce(c.level, 0), b.original_present * b.size FROM blob b LEFT JOIN canonical c ON c.id = b.canonical_id"
-                  " WHERE b.digest = ?1",
-                  err));
+    TRY(sql_query(
+        db, &q,
+        "SELECT coalesce(c.level, 0), b.original_present * b.size FROM blob b LEFT JOIN canonical c ON c.id = b.canonical_id"
+        " WHERE b.digest = ?1",
+        err));
     sql_bind_digest(&q, 1, &w->source);
     TRY(rc = sql_step(&q, err));
     if (rc == SQL_END)

@@ -43,15 +43,17 @@ struct store_manifest {
 };
 
 /* ERR_NOTFOUND. */
-MUST_CHECK int store_manifest_get(struct store *st, const struct digest *d, struct store_manifest *out, struct err *err);
+MUST_CHECK int store_manifest_get(struct store *st, const struct digest *d, struct store_manifest *out,
+                                  struct err *err);
 void store_manifest_release(struct store_manifest *m);
 
 /* True when repo is known to hold manifest d (for a derived one: its upstream manifest). */
-MUST_CHECK int store_repo_has_manifest(struct store *st, int64_t repo, const struct digest *d, bool *out, struct err *err);
+MUST_CHECK int store_repo_has_manifest(struct store *st, int64_t repo, const struct digest *d, bool *out,
+                                       struct err *err);
 
 struct store_manifest_put {
     int64_t repo;
-    const char *tag; /* NULL: by digest only. Set in the same transaction. */
+    const char *tag;      /* NULL: by digest only. Set in the same transaction. */
     struct digest digest; /* of body; checked (S1) */
     const char *media_type;
     const char *body;
@@ -73,12 +75,12 @@ MUST_CHECK int store_manifest_refs(struct store *st, const struct digest *d, str
 MUST_CHECK int store_is_config(struct store *st, const struct digest *d, bool *out, struct err *err);
 
 /* Upstream images of repo that list d as a layer and are VIEWS_UNKNOWN, at most max. */
-MUST_CHECK int store_images_of_layer(struct store *st, int64_t repo, const struct digest *d, struct digest *out, size_t max,
-                                     size_t *out_count, struct err *err);
+MUST_CHECK int store_images_of_layer(struct store *st, int64_t repo, const struct digest *d, struct digest *out,
+                                     size_t max, size_t *out_count, struct err *err);
 
 /* Upstream indexes known to list this child. *out: malloc'd. */
-MUST_CHECK int store_manifest_parents(struct store *st, const struct digest *child, struct digest **out, size_t *out_count,
-                                      struct err *err);
+MUST_CHECK int store_manifest_parents(struct store *st, const struct digest *child, struct digest **out,
+                                      size_t *out_count, struct err *err);
 
 MUST_CHECK int store_manifest_set_views(struct store *st, const struct digest *d, enum store_views views,
                                         const char *reason, struct err *err);

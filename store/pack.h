@@ -25,10 +25,10 @@ enum pack_record {
 };
 
 struct pack_loc {
-    int64_t pack;     /* id */
-    uint64_t off;     /* of the payload in the file */
-    uint32_t len;     /* of the payload */
-    uint64_t sum;     /* XXH3-64 of the payload */
+    int64_t pack; /* id */
+    uint64_t off; /* of the payload in the file */
+    uint32_t len; /* of the payload */
+    uint64_t sum; /* XXH3-64 of the payload */
 };
 
 struct packs; /* all packs of one store */
@@ -46,8 +46,9 @@ struct pack_meta {
 };
 
 /* Not durable before pack_sync(). ERR_NOSPC, ERR_IO: the range stays a hole that no row points at. len: 64 MiB at most. */
-MUST_CHECK int pack_append(struct packs *ps, enum pack_record type, const struct digest *key, const struct pack_meta *meta,
-                           const void *payload, size_t len, struct pack_loc *out, struct err *err);
+MUST_CHECK int pack_append(struct packs *ps, enum pack_record type, const struct digest *key,
+                           const struct pack_meta *meta, const void *payload, size_t len, struct pack_loc *out,
+                           struct err *err);
 
 /* Makes every record appended so far durable (fsync of dirty packs, and of the directory when one is new). */
 MUST_CHECK int pack_sync(struct packs *ps, struct err *err);

@@ -32,12 +32,14 @@ struct pack_name pack_name(int64_t id); /* of the file in packs/ */
 
 void pack_file_encode(int64_t id, uint64_t seed, int64_t created, uint8_t h[PACK_FILE_HEADER_BYTES]);
 /* ERR_CORRUPT, ERR_UNSUPPORTED (a newer format, reserved bits). */
-MUST_CHECK int pack_file_decode(const uint8_t h[PACK_FILE_HEADER_BYTES], int64_t id, uint64_t *out_seed, struct err *err);
+MUST_CHECK int pack_file_decode(const uint8_t h[PACK_FILE_HEADER_BYTES], int64_t id, uint64_t *out_seed,
+                                struct err *err);
 
 /* off: of the record's header in its file. */
 void pack_record_encode(const struct pack_header *r, uint64_t seed, uint64_t off, uint8_t h[PACK_RECORD_HEADER_BYTES]);
 /* False: not a record of this pack at this place. */
-bool pack_record_decode(const uint8_t h[PACK_RECORD_HEADER_BYTES], uint64_t seed, uint64_t off, struct pack_header *out);
+bool pack_record_decode(const uint8_t h[PACK_RECORD_HEADER_BYTES], uint64_t seed, uint64_t off,
+                        struct pack_header *out);
 
 /* Raw bytes, unchecked; fewer than cap only at the end of the file. */
 MUST_CHECK int packs_pread(struct packs *ps, int64_t pack, uint64_t off, void *out, size_t cap, size_t *out_len,
@@ -55,14 +57,14 @@ struct pack {
     int64_t id;
     int fd; /* -1: closed */
     unsigned users;
-    uint64_t used_at; /* ticks, for choosing whom to close */
-    uint64_t end;     /* where the next record begins */
+    uint64_t used_at;  /* ticks, for choosing whom to close */
+    uint64_t end;      /* where the next record begins */
     uint64_t recorded; /* the end that the catalog knows */
     uint64_t seed;
     uint64_t completed, synced; /* appends that returned, appends that are durable */
     bool syncing, sync_failed, dir_synced;
-    bool known;      /* to the catalog, or made by this process */
-    bool appendable; /* its header was read and is good */
+    bool known;              /* to the catalog, or made by this process */
+    bool appendable;         /* its header was read and is good */
     unsigned appending;      /* records reserved and not yet written */
     uint64_t appending_from; /* below it nobody writes; good while appending > 0, else that is `end` */
     bool disk_stale;         /* on ps->stale: disk_bytes is of some time ago */
@@ -81,9 +83,9 @@ struct packs {
     struct pack **items; /* by id, ascending */
     size_t count, cap;
     struct pack *stale;
-    uint64_t disk_bytes; /* sum over all */
+    uint64_t disk_bytes;  /* sum over all */
     atomic_bool no_holes; /* the file system cannot punch */
-    int64_t last_id; /* the highest id ever seen; ids are not used twice */
+    int64_t last_id;      /* the highest id ever seen; ids are not used twice */
 };
 
 static inline uint64_t pack_align(uint64_t v)

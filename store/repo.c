@@ -206,17 +206,18 @@ static int holds(struct sql_db *db, int64_t repo, const struct digest *d, bool *
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
-    TRY(sql_query(db, &q,
-                  "SELECT EXISTS (SELECT 1 FROM blob b JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id"
-                  "   WHERE b.digest = ?2)"
-                  " OR EXISTS (SELECT 1 FROM canonical c JOIN blob b ON b.canonical_id = c.id"
-                  "   JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id WHERE c.digest = ?2)"
-                  " OR EXISTS (SELECT 1 FROM canonical c JOIN blob b ON b.canonical_id = c.id"
-                  "   JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id WHERE c.zdigest = ?2)"
-                  /* A blob that is a canonical layer itself, which was stored from another blob: nothing links the two. */
-                  " OR EXISTS (SELECT 1 FROM canonical c JOIN blob b ON b.digest = c.digest"
-                  "   JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id WHERE c.zdigest = ?2)",
-                  err));
+    TRY(sql_query(
+        db, &q,
+        "SELECT EXISTS (SELECT 1 FROM blob b JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id"
+        "   WHERE b.digest = ?2)"
+        " OR EXISTS (SELECT 1 FROM canonical c JOIN blob b ON b.canonical_id = c.id"
+        "   JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id WHERE c.digest = ?2)"
+        " OR EXISTS (SELECT 1 FROM canonical c JOIN blob b ON b.canonical_id = c.id"
+        "   JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id WHERE c.zdigest = ?2)"
+        /* A blob that is a canonical layer itself, which was stored from another blob: nothing links the two. */
+        " OR EXISTS (SELECT 1 FROM canonical c JOIN blob b ON b.digest = c.digest"
+        "   JOIN repo_blob rb ON rb.repo_id = ?1 AND rb.blob_id = b.id WHERE c.zdigest = ?2)",
+        err));
     sql_bind_int(&q, 1, repo);
     sql_bind_digest(&q, 2, d);
     TRY(sql_step(&q, err));

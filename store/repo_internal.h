@@ -14,8 +14,8 @@ struct repo_name {
 MUST_CHECK int repo_get(struct sql_db *db, int64_t repo, struct repo_name *out, struct err *err);
 
 /* Appends one metadata record. Before a transaction, followed by pack_sync(). */
-MUST_CHECK int record_append(struct store *st, enum pack_record type, const struct digest *key, const struct buf *payload,
-                             struct err *err);
+MUST_CHECK int record_append(struct store *st, enum pack_record type, const struct digest *key,
+                             const struct buf *payload, struct err *err);
 
 /* Appends "repo holds d" and syncs; nothing when the catalog has it already. Before a transaction. */
 MUST_CHECK int repo_record_link(struct store *st, int64_t repo, enum record_link_kind kind, const struct digest *d,

@@ -140,7 +140,8 @@ static int64_t turn(const struct picker *pk, enum list list)
 
     if (!pk->have[list])
         return INT64_MAX;
-    return list == LIST_SMALL && c->last_read < INT64_MAX - SMALL_STAYS_MS ? c->last_read + SMALL_STAYS_MS : c->last_read;
+    return list == LIST_SMALL && c->last_read < INT64_MAX - SMALL_STAYS_MS ? c->last_read + SMALL_STAYS_MS
+                                                                           : c->last_read;
 }
 
 /* False: nothing is left. */

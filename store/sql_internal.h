@@ -53,7 +53,10 @@ struct sql_query {
     int bind_rc;             /* first failed bind */
 };
 
-#define SQL_QUERY_INIT {.db = NULL}
+#define SQL_QUERY_INIT                                                                                                 \
+    {                                                                                                                  \
+        .db = NULL                                                                                                     \
+    }
 
 MUST_CHECK int sql_query(struct sql_db *db, struct sql_query *q, const char *sql, struct err *err);
 void sql_done(struct sql_query *q); /* resets, clears the bindings; a finished one is fine */
@@ -70,7 +73,7 @@ void sql_reset(struct sql_query *q);                           /* to step again,
 
 int64_t sql_int(struct sql_query *q, int col);
 bool sql_is_null(struct sql_query *q, int col);
-const char *sql_text(struct sql_query *q, int col);                   /* never NULL; good until the next step */
+const char *sql_text(struct sql_query *q, int col);                  /* never NULL; good until the next step */
 const void *sql_blob(struct sql_query *q, int col, size_t *out_len); /* good until the next step */
 /* ERR_CORRUPT when the column is not 32 bytes. */
 MUST_CHECK int sql_digest(struct sql_query *q, int col, struct digest *out, struct err *err);

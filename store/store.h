@@ -67,12 +67,12 @@ struct store_blob {
     bool present;         /* its bytes are in the store */
     uint64_t size_bytes;  /* of the bytes that the digest names; 0 when the catalog does not know it */
 
-    enum store_canon canon;       /* role ORIGINAL: state of its canonical form */
-    bool has_canonical;           /* the four below are set (known for ever, also when evicted) */
+    enum store_canon canon; /* role ORIGINAL: state of its canonical form */
+    bool has_canonical;     /* the four below are set (known for ever, also when evicted) */
     bool canonical_present;
-    struct digest canonical;      /* diffID */
+    struct digest canonical; /* diffID */
     uint64_t canonical_bytes;
-    struct digest zstd;           /* digest of the zstd form */
+    struct digest zstd; /* digest of the zstd form */
     uint64_t zstd_bytes;
 };
 
@@ -106,8 +106,8 @@ struct store_source {
 };
 
 /* Sources of d, those in `repo` first (0: no preference), at most max. *out_count may be 0. */
-MUST_CHECK int store_sources(struct store *st, const struct digest *d, int64_t repo, struct store_source *out, size_t max,
-                             size_t *out_count, struct err *err);
+MUST_CHECK int store_sources(struct store *st, const struct digest *d, int64_t repo, struct store_source *out,
+                             size_t max, size_t *out_count, struct err *err);
 
 /* ---- work to do, room, numbers --------------------------------------------------------------------------------- */
 
@@ -139,7 +139,7 @@ MUST_CHECK int store_make_room(struct store *st, bool *out_more, struct err *err
 MUST_CHECK int store_mark_lost(struct store *st, const struct digest *d, struct err *err);
 
 struct store_stats {
-    uint64_t bytes_on_disk; /* blocks of packs, originals, spool and catalog */
+    uint64_t bytes_on_disk;               /* blocks of packs, originals, spool and catalog */
     uint64_t quota_bytes, reserved_bytes; /* reserved: what those who write now may still write, and the whole spool */
     uint64_t evictions;                   /* by this process, to make room */
     uint64_t canonical_bytes, unique_chunk_bytes, frame_bytes, original_bytes;

@@ -41,7 +41,8 @@ struct decode_limits {
  *   a zstd frame that needs a dictionary: ERR_UNSUPPORTED
  * limits is borrowed and never NULL.
  */
-MUST_CHECK int codec_decoder_new(enum codec c, const struct decode_limits *limits, struct filter **out, struct err *err);
+MUST_CHECK int codec_decoder_new(enum codec c, const struct decode_limits *limits, struct filter **out,
+                                 struct err *err);
 
 enum codec_level {
     CODEC_LEVEL_FAST = 1, /* on the fly: ISA-L level 1 (zlib 1 without it), zstd 1 */
@@ -67,8 +68,8 @@ enum frame_kind {
 
 struct frame_info {
     enum frame_kind kind;
-    int level;              /* as asked for; 0 for FRAME_ZSTD_RAW */
-    uint32_t encoder;       /* version of the encoder: libzstd's ZSTD_versionNumber(), or 1 for our own raw writer */
+    int level;        /* as asked for; 0 for FRAME_ZSTD_RAW */
+    uint32_t encoder; /* version of the encoder: libzstd's ZSTD_versionNumber(), or 1 for our own raw writer */
 };
 
 struct frame_ctx;

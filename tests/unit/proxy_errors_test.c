@@ -77,8 +77,8 @@ static const struct {
     const char *want;
     bool passes;
 } upstream_rows[] = {
-    {ERR_UPSTREAM, "UNAVAILABLE", true},    {ERR_TIMEOUT, "UNAVAILABLE", true}, {ERR_THROTTLED, "TOOMANYREQUESTS", true},
-    {ERR_DENIED, "DENIED", false},          {ERR_CORRUPT, "UNKNOWN", false},    {ERR_LIMIT, "UNKNOWN", false},
+    {ERR_UPSTREAM, "UNAVAILABLE", true}, {ERR_TIMEOUT, "UNAVAILABLE", true}, {ERR_THROTTLED, "TOOMANYREQUESTS", true},
+    {ERR_DENIED, "DENIED", false},       {ERR_CORRUPT, "UNKNOWN", false},    {ERR_LIMIT, "UNKNOWN", false},
 };
 
 static void check_upstream_row(size_t i, struct error_context *c, int want_status, const char *want_retry)

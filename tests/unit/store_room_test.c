@@ -318,7 +318,7 @@ static void test_no_room_for_a_layer(void **state)
     ASSERT_CODE(write_quietly(f->st, &o, data, sizeof(data), &err), ERR_NOSPC);
     assert_int_equal(stats(f->st).reserved_bytes, 0);
     assert_in_range(packs_disk_bytes(f->st->packs), 0, 8192); /* all that it had appended is given back */
-    ASSERT_OK(write_quietly(f->st, &o, data, MIB, &err));   /* and another one has it */
+    ASSERT_OK(write_quietly(f->st, &o, data, MIB, &err));     /* and another one has it */
     expect_sound_catalog(f->st);
     /* What would take more than the quota in both its forms is not begun. */
     f->st->opt.quota_bytes = 2 * BLOB_BYTES;
