@@ -103,6 +103,7 @@ struct http_server {
     struct workpool *pool;
     unsigned threads, max_connections, max_connections_per_client;
     int header_ms, idle_ms;
+    atomic_uint_fast64_t next_id; /* of a request; begins at random */
     struct http_listener *listeners;
 };
 
@@ -117,6 +118,7 @@ struct http_listener {
     bool is_unix;
     char address[HTTP_ADDRESS_BYTES];
     http_handler_fn *fn;
+    http_quick_fn *quick;
     void *arg;
     struct lock lock; /* RANK_SERVER: all below */
     pthread_cond_t idle;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "proxy/negotiate.h"
 #include "proxy/proxy_internal.h"
+#include "proxy/recent.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +66,8 @@ static void serve(struct request *r, struct store_manifest *m)
         a.body = steal(&m->body);
         a.body_len = m->len;
     }
+    if (r->fresh_until_s != 0 && !r->p->opt.access) /* whom access.c has to see each time */
+        recent_keep(r->p->recent, r->x, r->generation, r->fresh_from_s, r->fresh_until_s, &a);
     request_reply(r, &a);
 }
 
@@ -136,6 +139,8 @@ static void digest_known(struct request *r)
         rc = store_repo_has_manifest(r->p->store, r->repo, &r->reference.digest, &has, &err);
     if (rc == 0 && has) {
         r->cache = CACHE_HIT;
+        r->fresh_from_s = INT64_MIN;
+        r->fresh_until_s = INT64_MAX;
         serve(r, &m);
     } else if (rc == 0 || rc == ERR_NOTFOUND) {
         /* Known from elsewhere or not at all: the upstream says whether this repository has it. Of a rewritten manifest it
@@ -361,10 +366,13 @@ static void tag_start(struct request *r)
     }
     if (rc == 0)
         r->upstream_digest = tag.digest;
-    if (rc == 0 && (r->p->opt.offline || tag_is_fresh(r->p, r->route.up, &tag)))
+    if (rc == 0 && (r->p->opt.offline || tag_is_fresh(r->p, r->route.up, &tag))) {
+        r->fresh_from_s = r->p->opt.offline ? INT64_MIN : tag.checked_at;
+        r->fresh_until_s = r->p->opt.offline ? INT64_MAX : tag_fresh_until_s(r->p, r->route.up, &tag);
         serve_stored(r, CACHE_HIT);
-    else
+    } else {
         tag_ask(r, rc == 0);
+    }
 }
 
 void manifest_start(struct request *r)

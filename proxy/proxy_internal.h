@@ -101,6 +101,7 @@ struct proxy {
     struct jobs *jobs;
     unsigned fill_count;
     struct passthrough_cache *cache;
+    struct recent *recent;
 };
 
 /* ---- routes (route.c): pure -------------------------------------------------------------------------------------- */
@@ -143,6 +144,10 @@ struct request {
     bool timed;     /* the timer has been armed */
     struct err err; /* of what was waited for */
     enum cache_result cache;
+    /* The answer is good for others who ask the same, while the catalog stays as it was and from fresh_from_s up to
+     * fresh_until_s (0: it is not), wall clock. */
+    uint64_t generation;
+    int64_t fresh_from_s, fresh_until_s;
     /* manifest.c */
     struct oci_reference reference;
     struct digest upstream_digest; /* what the reference stands for upstream, once known */
@@ -165,7 +170,8 @@ struct request {
     char *key;
 };
 
-void request_handle(void *listener_ctx, struct http_exchange *x); /* http_handler_fn */
+void request_handle(void *listener_ctx, struct http_exchange *x);                         /* http_handler_fn */
+bool request_quick(void *listener_ctx, struct http_exchange *x, struct http_answer *out); /* http_quick_fn */
 void request_ref(void *r);
 void request_unref(void *r);
 /* Runs next on a worker, soon. Also as a waiter's or timer's fn (request_wake). */
@@ -220,7 +226,8 @@ struct resolved {
     int status, retry_after_s; /* of a failure: what the upstream said; 0: nothing */
 };
 
-/* The upstream's last word on the tag is not older than its time. */
+/* The upstream's last word on the tag is not older than its time: from checked_at up to, and without, this second. */
+int64_t tag_fresh_until_s(const struct proxy *p, const struct upstream *up, const struct store_tag *tag);
 bool tag_is_fresh(const struct proxy *p, const struct upstream *up, const struct store_tag *tag);
 
 MUST_CHECK int resolve_join(struct proxy *p, const struct upstream *up, const char *name, const char *reference,

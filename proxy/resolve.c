@@ -334,11 +334,18 @@ static void got_head(struct resolve *rs)
     }
 }
 
+int64_t tag_fresh_until_s(const struct proxy *p, const struct upstream *up, const struct store_tag *tag)
+{
+    int64_t own = upstream_tag_ttl_s(up);
+
+    return tag->checked_at + (own > 0 ? own : p->opt.tag_ttl_s);
+}
+
 bool tag_is_fresh(const struct proxy *p, const struct upstream *up, const struct store_tag *tag)
 {
-    int64_t now = clock_wall_s(), own = upstream_tag_ttl_s(up);
+    int64_t now = clock_wall_s();
 
-    return now >= tag->checked_at && now < tag->checked_at + (own > 0 ? own : p->opt.tag_ttl_s);
+    return now >= tag->checked_at && now < tag_fresh_until_s(p, up, tag);
 }
 
 static void start(struct resolve *rs)

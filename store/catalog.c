@@ -183,11 +183,17 @@ int catalog_commit(struct catalog_tx *tx, struct err *err)
         catalog_abort(tx);
         return rc;
     }
+    (void)atomic_fetch_add(&st->generation, 1); /* before the caller tells anybody that it is done */
     extents = steal(&tx->extents);
     end_tx(tx);
     packs_recorded(st->packs, extents, count);
     free(extents);
     return 0;
+}
+
+uint64_t store_generation(const struct store *st)
+{
+    return atomic_load(&st->generation);
 }
 
 void catalog_abort(struct catalog_tx *tx)

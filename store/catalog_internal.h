@@ -49,6 +49,7 @@ struct store {
     struct leases *leases;
     struct room room;
     struct lock files_lock;                  /* RANK_STORE: renames and removals of originals, with their accounting */
+    atomic_uint_fast64_t generation;         /* of the catalog: counts commits */
     atomic_uint_fast64_t spool_seq;          /* names of spool files */
     atomic_int_fast64_t original_disk_bytes; /* blocks of all files in originals/ */
 };

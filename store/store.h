@@ -44,6 +44,8 @@ struct store_options {
  * uncommitted pack tails. ERR_BUSY when another process has it. */
 MUST_CHECK int store_open(const struct store_options *opt, struct store **out, struct err *err);
 void store_close(struct store *st);
+/* Changes with every transaction: what was read from the catalog is as it was while this stays the same. An atomic. */
+uint64_t store_generation(const struct store *st);
 /* To be called when nothing has happened for a while: the WAL is copied into the catalog and truncated. */
 void store_idle(struct store *st);
 
