@@ -22,6 +22,8 @@ enum pack_record {
     PACK_REPO_BLOB = 5, /* repository holds blob */
     PACK_BLOB = 6,      /* original <-> canonical */
     PACK_VIEW = 7,
+    PACK_PIN =
+        8, /* key: digest of the manifest that is pinned; payload as of a tag, of which "dropped" is "unpinned" */
 };
 
 struct pack_loc {
