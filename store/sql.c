@@ -87,6 +87,8 @@ static int apply_pragmas(struct sql_db *db, enum sql_mode mode, struct err *err)
     if (mode == SQL_READ_ONLY)
         return 0;
     /* journal_size_limit: a checkpoint gives back what a big transaction left behind. */
+    /* recursive_triggers: a pin's reach through indexes in indexes (schema.c). */
+    TRY(sql_exec(db, "PRAGMA recursive_triggers = ON", err));
     TRY(sql_exec(
         db, "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 8388608;", err));
     return enter_wal(db, err);

@@ -1,0 +1,772 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/unit/store_pin_test.c - pins: what they keep, in which form, as tags move and things come and go; removal.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "store/pin_internal.h"
+#include "tests/unit/store_layer_util.h"
+
+#define MT "application/vnd.oci.image.manifest.v1+json"
+#define LAYER_BYTES 100000
+
+static int64_t repo_of(struct store *st, const char *name)
+{
+    struct err err = ERR_INIT;
+    int64_t repo = 0;
+
+    ASSERT_OK(store_repo(st, "docker.io", name, &repo, &err));
+    return repo;
+}
+
+static struct digest named(const char *s)
+{
+    struct digest d;
+
+    digest_of(s, strlen(s), &d);
+    return d;
+}
+
+/* ---- the oracle ---------------------------------------------------------------------------------------------------------- */
+
+/* What pins lead to, from nothing but the rows that somebody wrote. */
+#define REACH                                                                                                          \
+    "WITH RECURSIVE reach (digest, exact) AS ("                                                                        \
+    "  SELECT digest, by_digest FROM pin"                                                                              \
+    "  UNION SELECT r.digest, reach.exact OR (r.role <> 3 AND m.views <> 1) FROM reach"                                \
+    "   JOIN manifest m ON m.digest = reach.digest JOIN manifest_ref r ON r.manifest_id = m.id),"                      \
+    " want (digest, exact) AS (SELECT digest, max(exact) FROM reach GROUP BY digest) "
+
+static void expect_exact_pins(struct store *st)
+{
+    assert_int_equal(sql_number(st,
+                                REACH "SELECT (SELECT count(*) FROM (SELECT * FROM want EXCEPT SELECT * FROM pinned))"
+                                      " + (SELECT count(*) FROM (SELECT * FROM pinned EXCEPT SELECT * FROM want))"),
+                     0);
+    assert_int_equal(sql_number(st, REACH "SELECT count(*) FROM blob b WHERE pinned <>"
+                                          " coalesce((SELECT 1 + exact FROM want WHERE digest = b.digest), 0)"),
+                     0);
+    assert_int_equal(sql_number(st, REACH "SELECT count(*) FROM canonical c WHERE pinned <> EXISTS (SELECT 1 FROM want"
+                                          " WHERE digest IN (c.digest, c.zdigest) OR digest IN"
+                                          "  (SELECT digest FROM blob WHERE canonical_id = c.id))"),
+                     0);
+    assert_int_equal(sql_number(st, "SELECT pins - (SELECT count(*) FROM pin) FROM totals"), 0);
+    assert_int_equal(
+        sql_number(st,
+                   "SELECT pinned_bytes"
+                   " - (SELECT coalesce(sum(size), 0) FROM blob WHERE pinned > 0 AND original_present = 1)"
+                   " - (SELECT coalesce(sum(zsize), 0) FROM canonical WHERE pinned = 1 AND present = 1) FROM totals"),
+        0);
+    /* The digest of a pinned tag is the tag's. */
+    assert_int_equal(sql_number(st, "SELECT count(*) FROM pin p JOIN tag t ON t.repo_id = p.repo_id"
+                                    " AND t.name = p.reference JOIN manifest m ON m.id = t.manifest_id"
+                                    " WHERE p.by_digest = 0 AND p.digest <> m.digest"),
+                     0);
+}
+
+/* ---- images ---------------------------------------------------------------------------------------------------------------- */
+
+struct image {
+    struct digest digest, config, layer, canonical; /* layer: as the upstream has it */
+};
+
+static struct digest put_refs(struct store *st, int64_t repo, const char *tag, const char *body,
+                              const struct store_ref *refs, size_t count)
+{
+    struct store_manifest_put p = {.repo = repo,
+                                   .tag = tag,
+                                   .digest = named(body),
+                                   .media_type = MT,
+                                   .body = body,
+                                   .len = strlen(body),
+                                   .refs = refs,
+                                   .ref_count = count};
+    struct err err = ERR_INIT;
+
+    for (size_t i = 0; i < count; i++)
+        p.is_index |= refs[i].role == REF_CHILD;
+    ASSERT_OK(store_manifest_put(st, &p, &err));
+    return p.digest;
+}
+
+/* What an image of this number consists of. Nothing is stored. */
+static struct image image_of(int n)
+{
+    struct image im;
+    char text[64];
+    static uint8_t data[LAYER_BYTES];
+
+    (void)snprintf(text, sizeof(text), "image %d", n);
+    im.digest = named(text);
+    (void)snprintf(text, sizeof(text), "config %d", n);
+    im.config = named(text);
+    (void)snprintf(text, sizeof(text), "original %d", n);
+    im.layer = named(text);
+    fill_random(data, sizeof(data), (unsigned)n);
+    digest_of(data, sizeof(data), &im.canonical);
+    return im;
+}
+
+static void put_manifest(struct store *st, int64_t repo, const char *tag, int n)
+{
+    struct image im = image_of(n);
+    struct store_ref refs[2] = {{.role = REF_CONFIG, .digest = im.config, .size_bytes = 10},
+                                {.role = REF_LAYER, .digest = im.layer, .size_bytes = 100}};
+    char text[64];
+
+    (void)snprintf(text, sizeof(text), "image %d", n);
+    (void)put_refs(st, repo, tag, text, refs, 2);
+}
+
+static void put_layer(struct store *st, int n)
+{
+    static uint8_t data[LAYER_BYTES];
+    struct digest source = put_source(st, n);
+
+    fill_random(data, sizeof(data), (unsigned)n);
+    (void)write_layer(st, &source, data, sizeof(data));
+}
+
+static void put_blobs(struct store *st, int n)
+{
+    char text[64];
+    int len = snprintf(text, sizeof(text), "config %d", n);
+
+    (void)put_original(st, text, (size_t)len);
+    (void)put_source(st, n);
+}
+
+static void set_views(struct store *st, int n, enum store_views views)
+{
+    struct image im = image_of(n);
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(store_manifest_set_views(st, &im.digest, views, NULL, &err));
+}
+
+/* As after a pull and the background job. */
+static struct image put_image(struct store *st, int64_t repo, const char *tag, int n)
+{
+    put_manifest(st, repo, tag, n);
+    put_blobs(st, n);
+    put_layer(st, n);
+    set_views(st, n, VIEWS_READY);
+    return image_of(n);
+}
+
+static bool has_original(struct store *st, const struct digest *d)
+{
+    CLEANUP(source_cleanup) struct source *s = NULL;
+    struct err err = ERR_INIT;
+
+    return original_open_quietly(st, d, &s, &err) == 0;
+}
+
+static bool has_layer(struct store *st, const struct digest *canonical)
+{
+    struct store_blob blob;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(store_blob_lookup(st, canonical, &blob, &err));
+    return blob.canonical_present;
+}
+
+static struct store_pin_result pin(struct store *st, int64_t repo, const char *tag, const struct digest *d)
+{
+    struct store_pin_result r;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(store_pin(st, repo, tag, d, &r, &err));
+    expect_exact_pins(st);
+    return r;
+}
+
+static struct store_pin_result unpin(struct store *st, int64_t repo, const char *tag, const struct digest *d)
+{
+    struct store_pin_result r;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(store_unpin(st, repo, tag, d, &r, &err));
+    expect_exact_pins(st);
+    return r;
+}
+
+static struct store_remove_result take_away(struct store *st, int64_t repo, const char *tag, const struct digest *d)
+{
+    struct store_remove_result r;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(store_remove(st, repo, tag, d, &r, &err));
+    expect_exact_pins(st);
+    return r;
+}
+
+/* Makes all go that may. Returns how the last try ended. */
+static int evict_all(struct fixture *f)
+{
+    uint64_t quota = f->st->opt.quota_bytes;
+    struct err err = ERR_INIT;
+    int rc = 0;
+
+    while (rc == 0) {
+        uint64_t want = room_used(f->st);
+
+        f->st->opt.quota_bytes = want + want / 31 + 31;
+        rc = room_take(f->st, 8192, &err);
+        if (rc == 0)
+            room_give(f->st, 8192);
+        err_clear(&err);
+    }
+    f->st->opt.quota_bytes = quota;
+    expect_exact_pins(f->st);
+    return rc;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------------------ */
+
+static void test_a_pinned_tag(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct image kept = put_image(f->st, repo, "1", 1), other = put_image(f->st, repo, "2", 2);
+    struct store_pin_result r = pin(f->st, repo, "1", NULL);
+    struct store_stats s;
+    struct err err = ERR_INIT;
+
+    assert_true(r.changed && digest_equal(&r.digest, &kept.digest));
+    assert_int_equal(r.blobs, 2);
+    assert_int_equal(r.bytes, 110);
+    assert_int_equal(r.missing + r.unknown, 0);
+    assert_false(pin(f->st, repo, "1", NULL).changed);
+    ASSERT_OK(store_stats(f->st, &s, &err));
+    assert_int_equal(s.pins, 1);
+    assert_true(s.pinned_bytes > LAYER_BYTES);
+    assert_int_equal(evict_all(f), ERR_NOSPC);
+    assert_true(has_layer(f->st, &kept.canonical) && has_original(f->st, &kept.config));
+    assert_false(has_original(f->st, &kept.layer)); /* says nothing that the layer does not say */
+    assert_false(has_layer(f->st, &other.canonical) || has_original(f->st, &other.config));
+    ASSERT_CODE(store_evict(f->st, &kept.canonical, &err), ERR_BUSY);
+    ASSERT_CODE(store_evict(f->st, &kept.config, &err), ERR_BUSY);
+    reopen_store(f);
+    ASSERT_CODE(store_evict(f->st, &kept.canonical, &err), ERR_BUSY);
+    r = unpin(f->st, repo, "1", NULL);
+    assert_true(r.changed && !unpin(f->st, repo, "1", NULL).changed);
+    (void)evict_all(f);
+    assert_false(has_layer(f->st, &kept.canonical) || has_original(f->st, &kept.config));
+    assert_int_equal(sql_number(f->st, "SELECT pinned_bytes FROM totals"), 0);
+}
+
+/* Until the views are made, and when they never are, clients get the upstream's own layers. */
+static void test_in_which_form(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct image im = put_image(f->st, repo, "1", 1);
+    struct err err = ERR_INIT;
+
+    set_views(f->st, 1, VIEWS_NEVER);
+    (void)pin(f->st, repo, "1", NULL);
+    (void)evict_all(f);
+    assert_true(has_original(f->st, &im.layer) && has_layer(f->st, &im.canonical));
+    set_views(f->st, 1, VIEWS_READY);
+    (void)pin(f->st, repo, NULL, &im.digest); /* who asks by digest gets them as well */
+    (void)evict_all(f);
+    assert_true(has_original(f->st, &im.layer));
+    ASSERT_CODE(store_evict(f->st, &im.layer, &err), ERR_BUSY);
+    (void)unpin(f->st, repo, NULL, &im.digest);
+    ASSERT_OK(store_evict(f->st, &im.layer, &err)); /* the layer will do */
+    ASSERT_CODE(store_evict(f->st, &im.canonical, &err), ERR_BUSY);
+    ASSERT_OK(store_mark_lost(f->st, &im.canonical, &err)); /* damage, however, is damage */
+    assert_true(has_layer(f->st, &im.canonical));
+    (void)put_source(f->st, 1);
+    sql_change(f->st, "UPDATE canonical SET present = 0; DELETE FROM recipe; UPDATE chunk SET refs = 0");
+    expect_exact_pins(f->st);
+    ASSERT_CODE(store_evict(f->st, &im.layer, &err), ERR_BUSY); /* all that there is */
+    (void)evict_all(f);
+    assert_true(has_original(f->st, &im.layer));
+}
+
+static void test_a_tag_moves(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct image a = put_image(f->st, repo, "1", 1), b;
+    struct store_pin_result r;
+    struct err err = ERR_INIT;
+
+    (void)pin(f->st, repo, "1", NULL);
+    b = put_image(f->st, repo, "1", 2);
+    expect_exact_pins(f->st);
+    (void)evict_all(f);
+    assert_true(has_layer(f->st, &b.canonical) && !has_layer(f->st, &a.canonical));
+    ASSERT_OK(store_tag_set(f->st, repo, "1", &a.digest, &err)); /* and back: its bytes are to come */
+    expect_exact_pins(f->st);
+    r = pin(f->st, repo, "1", NULL);
+    assert_int_equal(r.missing, 2);
+    put_blobs(f->st, 1);
+    expect_exact_pins(f->st);
+    assert_int_equal(pin(f->st, repo, "1", NULL).missing, 0);
+    (void)evict_all(f);
+    assert_true(has_original(f->st, &a.layer) && !has_layer(f->st, &b.canonical));
+    ASSERT_OK(store_tag_drop(f->st, repo, "1", &err)); /* the upstream has deleted it */
+    expect_exact_pins(f->st);
+    (void)evict_all(f);
+    assert_true(has_original(f->st, &a.layer));
+    ASSERT_CODE(store_pin(f->st, repo, "1", NULL, &r, &err), ERR_NOTFOUND);
+    assert_true(unpin(f->st, repo, "1", NULL).changed);
+    ASSERT_CODE(store_unpin(f->st, repo, "1", NULL, &r, &err), ERR_NOTFOUND);
+}
+
+/* An index in an index, pinned before anything below it was seen. */
+static void test_late_children(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct image im = image_of(1);
+    struct store_ref inner = {.role = REF_CHILD, .digest = im.digest, .size_bytes = 7};
+    struct store_ref outer = {.role = REF_CHILD, .digest = named("inner"), .size_bytes = 7};
+    struct store_pin_result r;
+
+    (void)put_refs(f->st, repo, "1", "outer", &outer, 1);
+    r = pin(f->st, repo, "1", NULL);
+    assert_true(r.blobs == 0 && r.missing == 0 && r.unknown == 1);
+    put_manifest(f->st, repo, NULL, 1);
+    put_blobs(f->st, 1);
+    expect_exact_pins(f->st);
+    assert_int_equal(sql_number(f->st, "SELECT max(pinned) FROM blob"), 0);
+    (void)put_refs(f->st, repo, NULL, "inner", &inner, 1);
+    expect_exact_pins(f->st);
+    assert_int_equal(sql_number(f->st, "SELECT min(pinned) FROM blob"), 2);
+    r = pin(f->st, repo, "1", NULL);
+    assert_true(r.blobs == 2 && r.missing == 0 && r.unknown == 0);
+    put_layer(f->st, 1);
+    set_views(f->st, 1, VIEWS_READY);
+    expect_exact_pins(f->st);
+    assert_int_equal(sql_number(f->st, "SELECT max(pinned) FROM blob"), 1);
+    assert_int_equal(sql_number(f->st, "SELECT pinned FROM canonical"), 1);
+    (void)unpin(f->st, repo, "1", NULL);
+    assert_int_equal(sql_number(f->st, "SELECT (SELECT max(pinned) FROM blob) + (SELECT pinned FROM canonical)"), 0);
+}
+
+/* A plain tar, and a zstd form that somebody pushed, are canonical layers under their own names. */
+static void test_other_names_of_a_layer(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct store_ref ref = {.role = REF_LAYER, .size_bytes = LAYER_BYTES};
+    struct err err = ERR_INIT;
+    struct store_blob blob;
+    struct image im = image_of(1);
+
+    put_layer(f->st, 1);
+    ASSERT_OK(store_blob_lookup(f->st, &im.canonical, &blob, &err));
+    ref.digest = blob.zstd;
+    (void)put_refs(f->st, repo, "zstd", "zstd", &ref, 1);
+    ref.digest = im.canonical;
+    (void)put_refs(f->st, repo, "plain", "plain", &ref, 1);
+    assert_int_equal(pin(f->st, repo, "zstd", NULL).missing, 0);
+    ASSERT_CODE(store_evict(f->st, &im.canonical, &err), ERR_BUSY);
+    assert_int_equal(pin(f->st, repo, "plain", NULL).missing, 0);
+    (void)unpin(f->st, repo, "zstd", NULL);
+    ASSERT_CODE(store_evict(f->st, &im.canonical, &err), ERR_BUSY);
+    (void)unpin(f->st, repo, "plain", NULL);
+    ASSERT_OK(store_evict(f->st, &im.canonical, &err));
+    (void)pin(f->st, repo, "plain", NULL);
+    put_layer(f->st, 1); /* what comes later */
+    expect_exact_pins(f->st);
+    ASSERT_CODE(store_evict(f->st, &im.canonical, &err), ERR_BUSY);
+}
+
+static void test_digests(void **state)
+{
+    struct fixture *f = *state;
+    int64_t a = repo_of(f->st, "a"), b = repo_of(f->st, "b");
+    struct image im = put_image(f->st, a, NULL, 1);
+    struct digest derived;
+    struct store_pin_result r;
+    struct err err = ERR_INIT;
+    struct digest nobody = named("nobody");
+    bool yes = false;
+
+    ASSERT_CODE(store_pin(f->st, b, NULL, &im.digest, &r, &err), ERR_NOTFOUND);
+    ASSERT_CODE(store_pin(f->st, 0, NULL, &nobody, &r, &err), ERR_NOTFOUND);
+    ASSERT_CODE(store_unpin(f->st, 0, NULL, &nobody, &r, &err), ERR_NOTFOUND);
+    ASSERT_CODE(store_pin(f->st, a, "no", NULL, &r, &err), ERR_NOTFOUND);
+    ASSERT_OK(store_view_put(f->st, &im.digest, 1, MT, "derived", 7, &derived, &err));
+    r = pin(f->st, 0, NULL, &derived); /* stands for the upstream's */
+    assert_true(r.changed && digest_equal(&r.digest, &im.digest));
+    assert_false(pin(f->st, a, NULL, &im.digest).changed);
+    ASSERT_OK(store_is_pinned(f->st, &derived, &yes, &err));
+    assert_true(yes);
+    put_manifest(f->st, b, NULL, 1);
+    assert_true(pin(f->st, b, NULL, &im.digest).changed);
+    assert_int_equal(sql_number(f->st, "SELECT pins FROM totals"), 2);
+    assert_true(unpin(f->st, a, NULL, &derived).changed);
+    assert_int_equal(sql_number(f->st, "SELECT pins FROM totals"), 1);
+    (void)pin(f->st, a, NULL, &im.digest);
+    assert_true(unpin(f->st, 0, NULL, &im.digest).changed); /* wherever */
+    assert_int_equal(sql_number(f->st, "SELECT pins FROM totals"), 0);
+    ASSERT_OK(store_is_pinned(f->st, &derived, &yes, &err));
+    assert_false(yes);
+}
+
+/* ---- lists and records -------------------------------------------------------------------------------------------------------- */
+
+static int list_pin(void *arg, const struct store_pin_info *p, struct err *err)
+{
+    char *text = arg;
+    size_t len = strlen(text);
+
+    (void)err;
+    assert_true(p->created > 1600000000);
+    (void)snprintf(text + len, 4000 - len, "%s/%s %.12s %d %d/%d; ", p->upstream, p->name, p->reference, p->by_digest,
+                   (int)p->now.missing, (int)p->now.blobs);
+    return 0;
+}
+
+static void test_lists(void **state)
+{
+    struct fixture *f = *state;
+    int64_t b = repo_of(f->st, "b"), a = repo_of(f->st, "a");
+    char text[4000] = "";
+    struct err err = ERR_INIT;
+    struct image im = image_of(1);
+
+    put_manifest(f->st, b, "9", 1);
+    (void)put_image(f->st, a, "2", 2);
+    put_manifest(f->st, a, "1", 1);
+    (void)pin(f->st, b, "9", NULL);
+    (void)pin(f->st, a, "2", NULL);
+    (void)pin(f->st, a, "1", NULL);
+    (void)pin(f->st, a, NULL, &im.digest);
+    ASSERT_OK(store_each_pin(f->st, list_pin, text, &err));
+    (void)snprintf(text + 2000, 2000,
+                   "docker.io/a 1 0 2/2; docker.io/a 2 0 0/2; docker.io/a %.12s 1 2/2; docker.io/b 9 0 2/2; ",
+                   digest_text(&im.digest).s);
+    assert_string_equal(text, text + 2000);
+    for (int i = 0; i < 70; i++) { /* more than a page */
+        char tag[16];
+
+        (void)snprintf(tag, sizeof(tag), "t%d", i);
+        put_manifest(f->st, b, tag, 1);
+        (void)pin(f->st, b, tag, NULL);
+    }
+    text[0] = '\0';
+    ASSERT_OK(store_each_pin(f->st, list_pin, text, &err));
+    assert_int_equal(strlen(text) / strlen("docker.io/b t1 0 2/2; "), 74);
+}
+
+struct found {
+    char text[1000];
+};
+
+static int find_record(void *arg, const struct pack_header *r, uint64_t off, const uint8_t *payload, struct err *err)
+{
+    struct found *found = arg;
+    struct record_tag t;
+    size_t len = strlen(found->text);
+
+    (void)off;
+    if (r->type != PACK_PIN)
+        return 0;
+    TRY(record_get_tag(payload, r->len, &t, err));
+    (void)snprintf(found->text + len, sizeof(found->text) - len, "%s%.*s/%.*s %.*s %.8s; ", t.dropped ? "-" : "+",
+                   (int)t.upstream.len, t.upstream.s, (int)t.name.len, t.name.s, (int)t.tag.len, t.tag.s,
+                   digest_hex(&r->key).s);
+    return 0;
+}
+
+/* What a lost catalog is made again from. */
+static void test_records(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct found found = {.text = ""};
+    struct image im = image_of(1);
+    struct err err = ERR_INIT;
+    char want[400];
+
+    put_manifest(f->st, repo, "1", 1);
+    (void)pin(f->st, repo, "1", NULL);
+    (void)pin(f->st, repo, "1", NULL);
+    (void)pin(f->st, repo, NULL, &im.digest);
+    (void)unpin(f->st, repo, NULL, &im.digest);
+    (void)take_away(f->st, repo, "1", NULL);
+    ASSERT_OK(pack_scan(f->st->packs, 1, find_record, &found, &err));
+    const struct digest_hex hex = digest_hex(&im.digest);
+    (void)snprintf(
+        want, sizeof(want),
+        "+docker.io/a 1 %.8s; +docker.io/a sha256:%s %.8s; -docker.io/a sha256:%s %.8s; -docker.io/a 1 %.8s; ", hex.s,
+        hex.s, hex.s, hex.s, hex.s, hex.s);
+    assert_string_equal(found.text, want);
+}
+
+/* ---- removal ------------------------------------------------------------------------------------------------------------------- */
+
+static void test_remove_a_tag(void **state)
+{
+    struct fixture *f = *state;
+    int64_t a = repo_of(f->st, "a"), b = repo_of(f->st, "b");
+    struct image im = put_image(f->st, a, "1", 1);
+    struct store_remove_result r;
+    struct err err = ERR_INIT;
+    struct store_tag tag;
+
+    put_manifest(f->st, b, "other", 1);
+    (void)pin(f->st, a, "1", NULL);
+    r = take_away(f->st, a, "1", NULL);
+    assert_true(r.unpinned && digest_equal(&r.digest, &im.digest));
+    assert_int_equal(r.shared, 2); /* by another repository's tag */
+    assert_int_equal(r.originals + r.layers + r.freed_bytes + r.busy, 0);
+    ASSERT_CODE(store_tag_get(f->st, a, "1", &tag, &err), ERR_NOTFOUND);
+    ASSERT_CODE(store_remove(f->st, a, "1", NULL, &r, &err), ERR_NOTFOUND);
+    r = take_away(f->st, b, "other", NULL);
+    assert_int_equal(r.originals, 2);
+    assert_int_equal(r.layers, 1);
+    assert_int_equal(r.shared + r.busy, 0);
+    assert_in_range(r.freed_bytes, LAYER_BYTES, LAYER_BYTES + 10000);
+    assert_false(has_layer(f->st, &im.canonical) || has_original(f->st, &im.config) || has_original(f->st, &im.layer));
+    assert_int_equal(sql_number(f->st, "SELECT count(*) FROM manifest"), 1); /* S4 */
+    assert_int_equal(sql_number(f->st, "SELECT count(*) FROM blob"), 2);
+    expect_sound_catalog(f->st);
+    (void)put_image(f->st, a, "1", 1); /* and comes back */
+    assert_true(has_layer(f->st, &im.canonical));
+    reopen_store(f);
+    expect_exact_pins(f->st);
+}
+
+/* What two images share stays for the one that is left, also when only the uncompressed layer is the same. */
+static void test_remove_what_others_share(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct image one = put_image(f->st, repo, "1", 1), two = image_of(2);
+    static uint8_t data[LAYER_BYTES];
+    struct store_remove_result r;
+    struct digest source;
+
+    put_manifest(f->st, repo, "2", 2);
+    put_blobs(f->st, 2);
+    source = put_source(f->st, 2);
+    fill_random(data, sizeof(data), 1); /* compressed another way */
+    (void)write_layer(f->st, &source, data, sizeof(data));
+    r = take_away(f->st, repo, "1", NULL);
+    assert_int_equal(r.originals, 2);
+    assert_int_equal(r.layers, 0);
+    assert_int_equal(r.shared, 1);
+    assert_true(has_layer(f->st, &one.canonical) && has_original(f->st, &two.layer));
+    assert_true(!has_original(f->st, &one.layer) && !has_original(f->st, &one.config));
+    (void)pin(f->st, 0, NULL, &two.digest);
+    r = take_away(f->st, repo, "2", NULL);
+    assert_int_equal(r.shared, 2);
+    assert_false(r.unpinned); /* the tag was none */
+    assert_true(has_layer(f->st, &one.canonical));
+    r = take_away(f->st, 0, NULL, &two.digest);
+    assert_true(r.unpinned && r.layers == 1 && r.originals == 2);
+}
+
+static void test_remove_a_digest(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct image im = put_image(f->st, repo, NULL, 1);
+    struct store_ref child = {.role = REF_CHILD, .digest = im.digest, .size_bytes = 7};
+    struct store_remove_result r;
+    struct source *s = NULL;
+    struct err err = ERR_INIT;
+
+    (void)put_refs(f->st, repo, "all", "index", &child, 1);
+    assert_int_equal(store_remove(f->st, repo, NULL, &im.digest, &r, &err), ERR_BUSY);
+    assert_non_null(strstr(err.msg, "docker.io/a:all"));
+    err_clear(&err);
+    ASSERT_OK(store_tag_drop(f->st, repo, "all", &err));
+    ASSERT_OK(layer_open(f->st, &im.canonical, LAYER_ZSTD, 0, UINT64_MAX, &s, &err));
+    r = take_away(f->st, repo, NULL, &im.digest);
+    assert_true(r.originals == 2 && r.layers == 0 && r.busy == 1);
+    source_free(s);
+    r = take_away(f->st, 0, NULL, &im.digest);
+    assert_true(r.originals == 0 && r.layers == 1 && r.busy == 0);
+    assert_false(has_layer(f->st, &im.canonical));
+}
+
+/* ---- everything in any order ------------------------------------------------------------------------------------------------- */
+
+#define IMAGES 5
+
+static void put_index(struct store *st, int64_t repo, const char *tag, int n)
+{
+    struct store_ref refs[3];
+    char text[32], inner[32];
+    size_t count = 0;
+
+    (void)snprintf(text, sizeof(text), "index %d", n);
+    (void)snprintf(inner, sizeof(inner), "index %d", n - 1);
+    for (int i = n; i < n + 2; i++)
+        refs[count++] = (struct store_ref){.role = REF_CHILD, .digest = image_of(i % IMAGES).digest, .size_bytes = 5};
+    if (n > 0)
+        refs[count++] = (struct store_ref){.role = REF_CHILD, .digest = named(inner), .size_bytes = 5};
+    (void)put_refs(st, repo, tag, text, refs, count);
+}
+
+static void do_something(struct store *st, const int64_t repos[2], uint64_t *rnd)
+{
+    static const char *const tags[] = {"1", "2", NULL};
+    int64_t repo = repos[next_random(rnd) % 2];
+    const char *tag = tags[next_random(rnd) % 3];
+    int n = (int)(next_random(rnd) % IMAGES);
+    struct image im = image_of(n);
+    struct store_remove_result removed;
+    struct store_pin_result r;
+    struct err err = ERR_INIT;
+
+    switch (next_random(rnd) % 13) {
+    case 0:
+        put_manifest(st, repo, tag, n);
+        break;
+    case 1:
+        put_index(st, repo, tag, n);
+        break;
+    case 2:
+        put_blobs(st, n);
+        break;
+    case 3:
+        (void)put_source(st, n);
+        put_layer(st, n);
+        break;
+    case 4:
+    case 5:
+        (void)!store_pin(st, repo, tag, &im.digest, &r, &err);
+        break;
+    case 6:
+        (void)!store_unpin(st, repo, tag, &im.digest, &r, &err);
+        break;
+    case 7:
+        (void)!store_evict(st, next_random(rnd) % 2 ? &im.layer : &im.canonical, &err);
+        break;
+    case 8:
+        (void)!store_manifest_set_views(st, &im.digest, (enum store_views)(next_random(rnd) % 3), "why", &err);
+        break;
+    case 9:
+        (void)!store_remove(st, repo, tag, &im.digest, &removed, &err);
+        break;
+    case 10:
+        ASSERT_OK(store_tag_drop(st, repo, "1", &err));
+        break;
+    case 11:
+        ASSERT_OK(store_repo_add_blob(st, repo, &im.config, 9, &err));
+        break;
+    default:
+        (void)!store_tag_set(st, repo, "2", &im.digest, &err);
+    }
+    if (err.code == ERR_BUG || err.code == ERR_CORRUPT || err.code == ERR_IO)
+        fail_msg("%s", err.msg);
+}
+
+static void test_at_random(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repos[2] = {repo_of(f->st, "a"), repo_of(f->st, "b")};
+    uint64_t rnd = 20;
+    int64_t most = 0;
+
+    for (int i = 0; i < 1500; i++) {
+        do_something(f->st, repos, &rnd);
+        expect_exact_pins(f->st);
+        if (i % 50 == 0) {
+            int64_t now = sql_number(f->st, "SELECT count(*) FROM pinned");
+
+            most = now > most ? now : most;
+        }
+    }
+    expect_sound_catalog(f->st);
+    assert_true(most > 10);
+}
+
+/* ---- plans --------------------------------------------------------------------------------------------------------------------- */
+
+struct plans {
+    unsigned statements;
+    char scan[1000];
+};
+
+/* Statements with all that their triggers do. What walks from a digest reads its own queue of digests. */
+static void check_plan(void *arg, struct sql_db *db, const char *sql)
+{
+    struct plans *p = arg;
+    sqlite3_stmt *stmt = NULL;
+    char *explain = sqlite3_mprintf("EXPLAIN QUERY PLAN %s", sql);
+
+    p->statements++;
+    (void)sqlite3_db_config(sql_handle(db), SQLITE_DBCONFIG_TRIGGER_EQP, 1, NULL);
+    assert_int_equal(sqlite3_prepare_v2(sql_handle(db), explain, -1, &stmt, NULL), SQLITE_OK);
+    while (sqlite3_step(stmt) == SQLITE_ROW) {
+        const char *detail = (const char *)sqlite3_column_text(stmt, 3);
+
+        if (strncmp(detail, "SCAN ", 5) == 0 && strcmp(detail, "SCAN CONSTANT ROW") != 0 &&
+            strcmp(detail, "SCAN reach") != 0 && strcmp(detail, "SCAN above") != 0 && strcmp(detail, "SCAN sub") != 0 &&
+            strcmp(detail, "SCAN totals") != 0 && strcmp(detail, "SCAN pin_refresh") != 0)
+            (void)snprintf(p->scan, sizeof(p->scan), "%s\n  in %.400s", detail, sql);
+    }
+    (void)sqlite3_finalize(stmt);
+    sqlite3_free(explain);
+}
+
+static void test_no_trigger_scans_a_table(void **state)
+{
+    struct fixture *f = *state;
+    int64_t repo = repo_of(f->st, "a");
+    struct image im = put_image(f->st, repo, "1", 1);
+    struct plans p = {.statements = 0};
+    char text[4000] = "";
+    struct err err = ERR_INIT;
+    struct store_pin_result r;
+    bool yes;
+
+    reopen_store(f); /* the statements of the set-up are others' */
+    ASSERT_OK(store_pin(f->st, repo, "1", NULL, &r, &err));
+    ASSERT_OK(store_pin(f->st, repo, NULL, &im.digest, &r, &err));
+    ASSERT_OK(store_each_pin(f->st, list_pin, text, &err));
+    ASSERT_OK(store_is_pinned(f->st, &im.digest, &yes, &err));
+    ASSERT_CODE(store_evict(f->st, &im.canonical, &err), ERR_BUSY);
+    ASSERT_CODE(store_evict(f->st, &im.layer, &err), ERR_BUSY);
+    f->st->opt.quota_bytes = 100;
+    for (bool more = true; more;)
+        ASSERT_OK(store_make_room(f->st, &more, &err));
+    f->st->opt.quota_bytes = UINT64_C(1) << 30;
+    ASSERT_OK(store_unpin(f->st, 0, NULL, &im.digest, &r, &err));
+    put_manifest(f->st, repo, "2", 2);
+    put_blobs(f->st, 2);
+    put_layer(f->st, 2);
+    set_views(f->st, 2, VIEWS_READY);
+    (void)!store_remove(f->st, repo, "1", NULL, &(struct store_remove_result){.busy = 0}, &err);
+    (void)!store_remove(f->st, repo, NULL, &im.digest, &(struct store_remove_result){.busy = 0}, &err);
+    catalog_each_statement(f->st, check_plan, &p);
+    if (p.scan[0] != '\0')
+        fail_msg("%s", p.scan);
+    assert_true(p.statements > 50);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_a_pinned_tag),
+        T(test_in_which_form),
+        T(test_a_tag_moves),
+        T(test_late_children),
+        T(test_other_names_of_a_layer),
+        T(test_digests),
+        T(test_lists),
+        T(test_records),
+        T(test_remove_a_tag),
+        T(test_remove_what_others_share),
+        T(test_remove_a_digest),
+        T(test_at_random),
+        T(test_no_trigger_scans_a_table),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
