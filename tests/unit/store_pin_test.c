@@ -434,6 +434,7 @@ static void test_lists(void **state)
     char text[4000] = "";
     struct err err = ERR_INIT;
     struct image im = image_of(1);
+    int count;
 
     put_manifest(f->st, b, "9", 1);
     (void)put_image(f->st, a, "2", 2);
@@ -456,7 +457,10 @@ static void test_lists(void **state)
     }
     text[0] = '\0';
     ASSERT_OK(store_each_pin(f->st, list_pin, text, &err));
-    assert_int_equal(strlen(text) / strlen("docker.io/b t1 0 2/2; "), 74);
+    count = 0;
+    for (const char *at = text; (at = strchr(at, ';')) != NULL; at++)
+        count++;
+    assert_int_equal(count, 74);
 }
 
 struct found {
@@ -496,7 +500,7 @@ static void test_records(void **state)
     (void)unpin(f->st, repo, NULL, &im.digest);
     (void)take_away(f->st, repo, "1", NULL);
     ASSERT_OK(pack_scan(f->st->packs, 1, find_record, &found, &err));
-    const struct digest_hex hex = digest_hex(&im.digest);
+    const struct digest_text hex = digest_hex(&im.digest);
     (void)snprintf(
         want, sizeof(want),
         "+docker.io/a 1 %.8s; +docker.io/a sha256:%s %.8s; -docker.io/a sha256:%s %.8s; -docker.io/a 1 %.8s; ", hex.s,
@@ -705,9 +709,10 @@ static void check_plan(void *arg, struct sql_db *db, const char *sql)
     while (sqlite3_step(stmt) == SQLITE_ROW) {
         const char *detail = (const char *)sqlite3_column_text(stmt, 3);
 
-        if (strncmp(detail, "SCAN ", 5) == 0 && strcmp(detail, "SCAN CONSTANT ROW") != 0 &&
-            strcmp(detail, "SCAN reach") != 0 && strcmp(detail, "SCAN above") != 0 && strcmp(detail, "SCAN sub") != 0 &&
-            strcmp(detail, "SCAN totals") != 0 && strcmp(detail, "SCAN pin_refresh") != 0)
+        if (strncmp(detail, "SCAN ", 5) == 0 && strstr(sql, "FROM pack ORDER BY") == NULL &&
+            strcmp(detail, "SCAN CONSTANT ROW") != 0 && strcmp(detail, "SCAN reach") != 0 &&
+            strcmp(detail, "SCAN above") != 0 && strcmp(detail, "SCAN sub") != 0 &&
+            strcmp(detail, "SCAN totals") != 0 && strcmp(detail, "SCAN pin_edge") != 0)
             (void)snprintf(p->scan, sizeof(p->scan), "%s\n  in %.400s", detail, sql);
     }
     (void)sqlite3_finalize(stmt);
