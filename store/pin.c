@@ -15,6 +15,7 @@
 #define BLOBS_MAX (1u << 20) /* of one image, all platforms */
 #define PINS_PAGE 32
 #define WARN_EVERY_MS (INT64_C(10) * 60 * 1000)
+#define WARN_PART 2 /* of the quota, at least, is pinned: else it is readers who hold the rest */
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------ */
 
@@ -548,7 +549,7 @@ int pins_no_room(struct store *st, struct err *err)
     if (s.pinned_bytes == 0)
         return err_set(err, ERR_NOSPC, "the quota of %" PRIu64 " bytes is used up, and nothing may be evicted",
                        s.quota_bytes);
-    if (warn_now(st))
+    if (s.pinned_bytes >= s.quota_bytes / WARN_PART && warn_now(st))
         log_event(LOG_WARN, "store.pins_fill_quota", "pins=%" PRIu64 " pinned_bytes=%" PRIu64 " quota_bytes=%" PRIu64,
                   s.pins, s.pinned_bytes, s.quota_bytes);
     return err_set(err, ERR_NOSPC,

@@ -52,8 +52,8 @@ struct store_remove_result {
     uint64_t busy;              /* blobs that stay, since somebody reads them at this moment */
 };
 
-/* Drops a tag and its pin, and evicts what no other tag's image and no pin uses. With a digest (tag NULL; repo 0: in any
- * repository): its pin and its bytes; ERR_BUSY while a tag leads to it, and names that tag. Rows stay (S4): what is asked
+/* Drops a tag and its pin, and evicts what no other tag's image and no pin uses. With a digest (tag NULL): its pin (repo 0:
+ * those in all repositories) and its bytes; ERR_BUSY while a tag leads to it, and names that tag. Rows stay (S4): what is asked
  * for again is fetched again. ERR_NOTFOUND. */
 MUST_CHECK int store_remove(struct store *st, int64_t repo, const char *tag, const struct digest *digest,
                             struct store_remove_result *out, struct err *err);

@@ -203,12 +203,12 @@ static int remove_blob(struct removal *rm, const struct digest *d, struct err *e
     return 0;
 }
 
-/* Those that go with it. Of a digest: in whatever repository, since its bytes are to go. */
-static int read_pins(struct sql_db *db, struct removal *rm, struct err *err)
+/* Those that go with it: a digest alone stands for itself in all repositories. */
+static int read_pins(struct sql_db *db, struct removal *rm, bool all, struct err *err)
 {
     const struct pin_target *t = &rm->target;
 
-    if (t->by_digest)
+    if (all)
         return pins_by_digest(db, &t->digest, &rm->pins, err);
     return t->pinned ? pin_find(db, t->repo, t->reference, &rm->pins, err) : 0;
 }
@@ -225,7 +225,7 @@ static int look(struct removal *rm, int64_t repo, const char *tag, const struct 
     if (user.found)
         return err_set(err, ERR_BUSY, "%s belongs to %s; remove that tag instead", digest_text(&rm->target.digest).s,
                        user.text);
-    TRY(read_pins(db, rm, err));
+    TRY(read_pins(db, rm, repo == 0, err));
     return image_blobs_read(db, &rm->target.digest, &rm->blobs, err);
 }
 

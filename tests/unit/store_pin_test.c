@@ -568,6 +568,9 @@ static void test_remove_what_others_share(void **state)
     assert_int_equal(r.shared, 2);
     assert_false(r.unpinned); /* the tag was none */
     assert_true(has_layer(f->st, &one.canonical));
+    put_manifest(f->st, repo_of(f->st, "b"), NULL, 2);
+    r = take_away(f->st, repo_of(f->st, "b"), NULL, &two.digest);
+    assert_true(!r.unpinned && r.shared == 2); /* the pin is another repository's */
     r = take_away(f->st, 0, NULL, &two.digest);
     assert_true(r.unpinned && r.layers == 1 && r.originals == 2);
 }
