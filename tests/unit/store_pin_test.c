@@ -333,6 +333,9 @@ static void test_late_children(void **state)
     (void)put_refs(f->st, repo, "1", "outer", &outer, 1);
     r = pin(f->st, repo, "1", NULL);
     assert_true(r.blobs == 0 && r.missing == 0 && r.unknown == 1);
+    sql_change(f->st, "INSERT INTO canonical (digest, size) SELECT digest, 5 FROM pinned");
+    expect_exact_pins(f->st);
+    sql_change(f->st, "DELETE FROM canonical");
     put_manifest(f->st, repo, NULL, 1);
     put_blobs(f->st, 1);
     expect_exact_pins(f->st);
@@ -343,6 +346,8 @@ static void test_late_children(void **state)
     r = pin(f->st, repo, "1", NULL);
     assert_true(r.blobs == 2 && r.missing == 0 && r.unknown == 0);
     put_layer(f->st, 1);
+    expect_exact_pins(f->st);
+    assert_int_equal(sql_number(f->st, "SELECT pinned FROM canonical"), 1);
     set_views(f->st, 1, VIEWS_READY);
     expect_exact_pins(f->st);
     assert_int_equal(sql_number(f->st, "SELECT max(pinned) FROM blob"), 1);
@@ -375,7 +380,12 @@ static void test_other_names_of_a_layer(void **state)
     (void)unpin(f->st, repo, "plain", NULL);
     ASSERT_OK(store_evict(f->st, &im.canonical, &err));
     (void)pin(f->st, repo, "plain", NULL);
-    put_layer(f->st, 1); /* what comes later */
+    put_layer(f->st, 1);                                                              /* what comes later */
+    sql_change(f->st, "INSERT INTO canonical (digest, size, zdigest, zsize, present)" /* and by itself, in two steps */
+                      " SELECT randomblob(32), 1, NULL, 7, 0 FROM totals");
+    sql_change(f->st, "UPDATE canonical SET zdigest = (SELECT digest FROM pin), present = 1 WHERE zdigest IS NULL");
+    expect_exact_pins(f->st);
+    assert_int_equal(sql_number(f->st, "SELECT sum(pinned) FROM canonical"), 2);
     expect_exact_pins(f->st);
     ASSERT_CODE(store_evict(f->st, &im.canonical, &err), ERR_BUSY);
 }
@@ -601,7 +611,7 @@ static void test_remove_a_digest(void **state)
 
 /* ---- everything in any order ------------------------------------------------------------------------------------------------- */
 
-#define IMAGES 5
+#define IMAGES 9
 
 static void put_index(struct store *st, int64_t repo, const char *tag, int n)
 {
