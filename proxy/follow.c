@@ -4,6 +4,7 @@
  * it; when the fill detaches, it goes on by a transfer of its own from where the spool ends, hashing on from the fill's
  * hash, so that the end is checked all the same.
  */
+#include "proxy/blob_internal.h"
 #include "proxy/fill_internal.h"
 
 #include <inttypes.h>
@@ -47,25 +48,50 @@ static uint64_t readable(const struct follower *fo)
     return have > HOLD_BACK_BYTES ? have - HOLD_BACK_BYTES : 0;
 }
 
-/* The rest from the upstream, checked against the digest unless only a range is wanted. */
+/* From `at` on, where the fill's hash stands: what the digest is over, checked; a reader that starts later skips its part.
+ * Only bytes of a range need no digest. Takes stream. */
+static int check_alone(struct follower *fo, struct source **stream, uint64_t at, struct err *err)
+{
+    CLEANUP(source_cleanup) struct source *in = steal(stream);
+    CLEANUP(source_cleanup) struct source *checked = NULL;
+    CLEANUP(hasher_cleanup) struct hasher *hasher = NULL;
+    struct fill *f = fo->f;
+
+    if (f->detached_hasher)
+        TRY(hasher_clone(f->detached_hasher, &hasher, err));
+    TRY(source_verified_new(&in, &f->digest, f->has_length ? f->length : SIZE_UNKNOWN, hasher ? &hasher : NULL, at,
+                            &checked, err));
+    if (fo->off > at)
+        return source_window_new(&checked, fo->off - at, UINT64_MAX, &fo->alone, err);
+    fo->alone = steal(&checked);
+    return 0;
+}
+
+/* The rest from the upstream. */
 static int go_alone(struct follower *fo, struct err *err)
 {
     CLEANUP(free_ptr) char *path = NULL;
     CLEANUP(source_cleanup) struct source *stream = NULL;
-    CLEANUP(hasher_cleanup) struct hasher *hasher = NULL;
+    CLEANUP(source_cleanup) struct source *plain = NULL;
     struct fill *f = fo->f;
+    const struct proxy_options *opt = &f->p->opt;
     uint64_t at = f->spool ? spool_bytes(f->spool) : 0;
 
+    if (!fo->hold_back && fo->off > at && !f->decode_alone)
+        at = fo->off;
     TRY(str_printf(&path, err, "/v2/%s/blobs/%s", f->name, digest_text(&f->digest).s));
-    struct upstream_request req = {.up = f->up, .path = path, .first = fo->off > at ? fo->off : at};
+    struct upstream_request req = {.up = f->up, .path = path, .first = at};
     TRY(upstream_stream_new(f->p->ups, &req, &stream, err));
-    if (fo->hold_back) {
-        TRY(hasher_clone(f->detached_hasher, &hasher, err));
-        uint64_t size = f->has_length ? f->length : SIZE_UNKNOWN;
-        TRY(source_verified_new(&stream, &f->digest, size, &hasher, at, &fo->alone, err));
-    } else {
-        fo->alone = steal(&stream);
+    if (f->decode_alone) {
+        TRY(source_decoded_new(&stream, opt->max_layer_bytes, opt->max_ratio, &plain, err));
+        stream = steal(&plain);
     }
+    if (fo->hold_back)
+        TRY(check_alone(fo, &stream, at, err));
+    else if (fo->off > at)
+        TRY(source_window_new(&stream, fo->off - at, UINT64_MAX, &fo->alone, err));
+    else
+        fo->alone = steal(&stream);
     source_set_waker(fo->alone, fo->wake, fo->wake_arg);
     return 0;
 }

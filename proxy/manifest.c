@@ -71,12 +71,22 @@ static void serve(struct request *r, struct store_manifest *m)
     request_reply(r, &a);
 }
 
+/* From the store, or what came for this request and could not be put there. */
+static int get_manifest(struct request *r, const struct digest *d, struct store_manifest *out, struct err *err)
+{
+    if (!r->unstored.body || !digest_equal(&r->unstored.digest, d))
+        return store_manifest_get(r->p->store, d, out, err);
+    *out = r->unstored;
+    r->unstored.body = NULL;
+    return 0;
+}
+
 static void serve_digest(struct request *r, const struct digest *d)
 {
     CLEANUP(store_manifest_release) struct store_manifest m = {.len = 0};
     struct err err = ERR_INIT;
 
-    if (store_manifest_get(r->p->store, d, &m, &err) < 0)
+    if (get_manifest(r, d, &m, &err) < 0)
         request_fail(r, &err);
     else
         serve(r, &m);
@@ -109,6 +119,8 @@ static bool asked(struct request *r, void (*self)(struct request *), struct reso
         r->answer.head.status = out->status;
         r->answer.head.retry_after_s = out->retry_after_s;
     } else {
+        store_manifest_release(&r->unstored);
+        r->unstored = out->unstored;
         rc = request_repo(r, &err);
     }
     if (rc < 0)
@@ -262,7 +274,7 @@ static void original_or_hold(struct request *r, struct store_manifest *top)
             serve(r, top);
             return;
         }
-        int rc = store_manifest_get(r->p->store, &c->digest, &child, &err);
+        int rc = get_manifest(r, &c->digest, &child, &err);
         if (rc == ERR_NOTFOUND) {
             ask_upstream(r, digest_text(&c->digest).s, child_asked);
             return;
@@ -280,14 +292,36 @@ static void original_or_hold(struct request *r, struct store_manifest *top)
         hold(r, &m->digest);
 }
 
+/* What the store did not take has no views, and gets none. */
+static void serve_unstored(struct request *r, struct store_manifest *m)
+{
+    CLEANUP(oci_manifest_release) struct oci_manifest image = {.type = OCI_TYPE_OTHER};
+    struct err err = ERR_INIT;
+
+    if (!r->client.reads_zstd_original && !m->is_index &&
+        oci_manifest_parse(m->body, m->len, m->media_type, &image, &err) == 0 && has_zstd_layer(&image)) {
+        err_set(&err, ERR_BUSY, "%s/%s:%s has zstd layers, which %s %u.%u cannot read, and the store takes nothing now",
+                upstream_name(r->route.up), r->route.name, r->route.ref, r->client.name, r->client.major,
+                r->client.minor);
+        request_fail(r, &err);
+    } else {
+        serve(r, m);
+    }
+}
+
 static void choose(struct request *r)
 {
     CLEANUP(store_manifest_release) struct store_manifest m = {.len = 0};
     struct digest derived;
     struct err err = ERR_INIT;
 
-    if (store_manifest_get(r->p->store, &r->upstream_digest, &m, &err) < 0) {
+    bool unstored = r->unstored.body != NULL;
+    if (get_manifest(r, &r->upstream_digest, &m, &err) < 0) {
         request_fail(r, &err);
+        return;
+    }
+    if (unstored && !r->unstored.body) {
+        serve_unstored(r, &m);
         return;
     }
     enum oci_view view = wanted_view(r, &m);

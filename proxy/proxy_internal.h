@@ -152,6 +152,7 @@ struct request {
     struct oci_reference reference;
     struct digest upstream_digest; /* what the reference stands for upstream, once known */
     struct resolve *resolve;
+    struct store_manifest unstored; /* has a body: came from upstream, and the store did not take it */
     int64_t stale_at_ms;   /* when a stored answer is given instead of the upstream's; 0: there is none */
     int64_t hold_until_ms; /* 0: not held yet */
     /* blob.c */
@@ -161,6 +162,7 @@ struct request {
     size_t source_count, source_at;
     struct fill *fill;
     bool decode;               /* the fill's bytes must be decoded on the way */
+    bool confirmed;            /* the upstream says that this repository holds it; the store could not note that */
     bool wanted;               /* the images that list this layer have been looked up */
     unsigned refills, remakes; /* for an evicted zstd form: the original was fetched again, the layer stored again */
     int looks;
@@ -211,6 +213,9 @@ struct error_context {
 };
 
 MUST_CHECK int error_answer(struct http_answer *a, const struct error_context *c, const struct err *e, struct err *err);
+/* The store could not take what it was given, through no fault of that: no room, no memory, a failing disk, a catalog that
+ * somebody holds. What is on its way to a client passes through all the same. */
+bool error_of_store(int code);
 
 /* ---- resolves ---------------------------------------------------------------------------------------------------- */
 
@@ -224,6 +229,7 @@ struct resolved {
         cache; /* HIT (the upstream confirmed what is stored), MISS (fetched), STALE or GONE (it failed, or
                               * has it no more: an older answer is served) */
     int status, retry_after_s; /* of a failure: what the upstream said; 0: nothing */
+    struct store_manifest unstored; /* has a body: the store did not take it. The caller's, when it is no failure */
 };
 
 /* The upstream's last word on the tag is not older than its time: from checked_at up to, and without, this second. */

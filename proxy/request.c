@@ -29,6 +29,7 @@ void request_unref(void *arg)
         return;
     fill_unref(r->fill);
     upstream_answer_release(&r->answer);
+    store_manifest_release(&r->unstored);
     free(r->key);
     r->magic = 0;
     free(r);
