@@ -77,7 +77,8 @@ static int go_alone(struct follower *fo, struct err *err)
     const struct proxy_options *opt = &f->p->opt;
     uint64_t at = f->spool ? spool_bytes(f->spool) : 0;
 
-    if (!fo->hold_back && fo->off > at && !f->decode_alone)
+    /* What is compressed anew each time has no parts that fit together. */
+    if (!fo->hold_back && fo->off > at && !f->encoded)
         at = fo->off;
     TRY(str_printf(&path, err, "/v2/%s/blobs/%s", f->name, digest_text(&f->digest).s));
     struct upstream_request req = {.up = f->up, .path = path, .first = at};
