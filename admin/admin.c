@@ -148,11 +148,9 @@ static int get_healthz(struct admin *a UNUSED, struct http_exchange *x UNUSED, c
 static int get_readyz(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
                       struct err *err)
 {
-    static const struct digest nobody;
-    struct store_blob blob;
     struct err why = ERR_INIT;
 
-    if (store_blob_lookup(proxy_store(a->proxy), &nobody, &blob, &why) == 0)
+    if (store_health(proxy_store(a->proxy), &why) == 0)
         return plain(answer, "ready\n", err);
     log_event(LOG_ERR, "admin.notready", "req=%s error=%s", http_request_id(x), log_quote(why.msg).s);
     TRY(plain(answer, "not ready: the store cannot be read\n", err));

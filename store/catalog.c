@@ -13,6 +13,7 @@
 
 struct catalog {
     char *path;
+    atomic_bool damaged;
     struct lock writer_lock; /* RANK_DB: held by a transaction from begin to end */
     struct sql_db *writer;
     struct lock pool_lock; /* RANK_DB: the fields below */
@@ -58,7 +59,20 @@ int catalog_open(struct store *st, const char *path, bool may_create, struct err
     lock_init(&c->pool_lock, RANK_DB);
     cond_init(&c->returned);
     st->catalog = c; /* catalog_close() frees it, also when the rest fails */
-    return set_up(c, path, may_create, err);
+    TRY(set_up(c, path, may_create, err));
+    sql_watch(c->writer, &c->damaged);
+    return 0;
+}
+
+int store_health(struct store *st, struct err *err)
+{
+    static const struct digest nobody;
+    struct store_blob blob;
+
+    TRY(store_blob_lookup(st, &nobody, &blob, err));
+    if (atomic_load(&st->catalog->damaged))
+        return err_set(err, ERR_IO, "%s is damaged: stop recask and run `recask fsck`", st->catalog->path);
+    return 0;
 }
 
 static int write_reads_in_tx(struct store *st, struct err *err)
@@ -240,7 +254,7 @@ int catalog_read_begin(struct store *st, struct sql_db **out, struct err *err)
     int rc;
 
     if (db == NULL) {
-        rc = sql_open(c->path, SQL_READ_ONLY, &db, err);
+        rc = sql_open_watched(c->path, SQL_READ_ONLY, &c->damaged, &db, err);
         if (rc < 0) {
             give_place_back(c, NULL);
             return rc;

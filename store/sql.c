@@ -3,6 +3,9 @@
  */
 #include "store/sql_internal.h"
 
+#include "base/log.h"
+
+#include <errno.h>
 #include <pthread.h>
 
 #define CACHE_SLOTS 256 /* power of two */
@@ -18,6 +21,7 @@ struct sql_cached {
 struct sql_db {
     sqlite3 *h;
     struct catalog *owner;
+    atomic_bool *damaged; /* see sql_watch() */
     unsigned used;
     unsigned open_queries;
     struct sql_cached cache[CACHE_SLOTS];
@@ -57,12 +61,38 @@ static enum err_code code_of(int rc)
     }
 }
 
+static bool is_damage(int rc)
+{
+    return (rc & 0xff) == SQLITE_CORRUPT || (rc & 0xff) == SQLITE_NOTADB;
+}
+
+/* What SQLite calls "unable to open" is here most often a want of descriptors, which passes. */
+static enum err_code code_on(sqlite3 *h, int rc)
+{
+    int sys = h != NULL && (rc & 0xff) == SQLITE_CANTOPEN ? sqlite3_system_errno(h) : 0;
+
+    return sys == EMFILE || sys == ENFILE ? ERR_NOMEM : code_of(rc);
+}
+
+/* A store that is in use: no byte of a blob is damaged, but nothing the catalog says can be believed. */
+static int fail_damaged(struct sql_db *db, const char *name, const char *what, struct err *err)
+{
+    if (!atomic_exchange(db->damaged, true))
+        log_event(LOG_ERR, "store.damaged", "file=%s error=%s hint=%s", log_quote(name).s, log_quote(what).s,
+                  log_quote("stop recask and run `recask fsck`").s);
+    return err_set(err, ERR_IO, "%s is damaged (%s): stop recask and run `recask fsck`", name, what);
+}
+
 static int fail(struct sql_db *db, int rc, struct err *err)
 {
     const char *name = sqlite3_db_filename(db->h, "main");
 
-    return err_set(err, code_of(rc), "%s: %s (SQLite %d)", name != NULL ? name : "catalog", sqlite3_errmsg(db->h),
-                   sqlite3_extended_errcode(db->h));
+    if (name == NULL)
+        name = "catalog";
+    if (is_damage(rc) && db->damaged != NULL)
+        return fail_damaged(db, name, sqlite3_errmsg(db->h), err);
+    return err_set(err, code_on(db->h, rc), "%s: %s (SQLite %d)%s", name, sqlite3_errmsg(db->h),
+                   sqlite3_extended_errcode(db->h), is_damage(rc) ? "; `recask fsck` tells more" : "");
 }
 
 /* The pragma does not fail where WAL cannot be had (network file systems): it answers with another mode. */
@@ -96,6 +126,11 @@ static int apply_pragmas(struct sql_db *db, enum sql_mode mode, struct err *err)
 
 int sql_open(const char *path, enum sql_mode mode, struct sql_db **out, struct err *err)
 {
+    return sql_open_watched(path, mode, NULL, out, err);
+}
+
+int sql_open_watched(const char *path, enum sql_mode mode, atomic_bool *damaged, struct sql_db **out, struct err *err)
+{
     int flags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
     struct sql_db *db;
     int rc;
@@ -104,10 +139,11 @@ int sql_open(const char *path, enum sql_mode mode, struct sql_db **out, struct e
     db = calloc(1, sizeof(*db));
     if (db == NULL)
         return err_nomem(err, sizeof(*db));
+    db->damaged = damaged;
     flags |= mode == SQL_READ_ONLY ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     rc = sqlite3_open_v2(path, &db->h, flags, NULL);
     if (rc != SQLITE_OK) {
-        rc = err_set(err, code_of(rc), "%s: %s", path, db->h != NULL ? sqlite3_errmsg(db->h) : sqlite3_errstr(rc));
+        rc = err_set(err, code_on(db->h, rc), "%s: %s", path, db->h != NULL ? sqlite3_errmsg(db->h) : sqlite3_errstr(rc));
         sql_close(db);
         return rc;
     }
@@ -306,7 +342,8 @@ int sql_digest(struct sql_query *q, int col, struct digest *out, struct err *err
     const void *p = sql_blob(q, col, &len);
 
     if (p == NULL || len != sizeof(out->b))
-        return err_set(err, ERR_CORRUPT, "catalog: a digest of %zu bytes", len);
+        return q->db->damaged != NULL ? fail_damaged(q->db, "the catalog", "a digest of another length", err)
+                                      : err_set(err, ERR_CORRUPT, "catalog: a digest of %zu bytes", len);
     memcpy(out->b, p, sizeof(out->b));
     return 0;
 }
@@ -324,6 +361,11 @@ void sql_set_owner(struct sql_db *db, struct catalog *owner)
 struct catalog *sql_owner(const struct sql_db *db)
 {
     return db->owner;
+}
+
+void sql_watch(struct sql_db *db, atomic_bool *damaged)
+{
+    db->damaged = damaged;
 }
 
 void sql_each_cached(struct sql_db *db, void (*fn)(void *arg, struct sql_db *db, const char *sql), void *arg)

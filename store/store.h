@@ -46,6 +46,8 @@ MUST_CHECK int store_open(const struct store_options *opt, struct store **out, s
 void store_close(struct store *st);
 /* Changes with every transaction: what was read from the catalog is as it was while this stays the same. An atomic. */
 uint64_t store_generation(const struct store *st);
+/* Whether the catalog can be read, and no damage of it was met since it was opened. ERR_IO. */
+MUST_CHECK int store_health(struct store *st, struct err *err);
 /* To be called when nothing has happened for a while: the WAL is copied into the catalog and truncated. */
 void store_idle(struct store *st);
 

@@ -213,5 +213,206 @@ def test_encoded_blob_on_a_full_disk(t):
     r.kill9()
 
 
+# ---- starting ----------------------------------------------------------------------------------------------------------
+
+def refused(t, store, prefix=()):
+    """What `recask serve` says on a store that it does not take; it must not stay."""
+    done = subprocess.run([*prefix, BINARY, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--store", store,
+                           "--upstream", t.up.url], capture_output=True, text=True, timeout=60, check=False)
+    equal(done.returncode, 1, done.stderr)
+    return done.stderr
+
+
+def test_two_on_one_store(t):
+    """The second one says whose the store is, and which process has it; the first goes on."""
+    image = images.small_image().push(t.up, REPO, "1")
+    r = t.recask()
+    pull(r, image)
+    said = refused(t, r.store)
+    equal((r.store in said, f"process {r.process.pid}" in said), (True, True), said)
+    pull(r, image)
+
+
+def test_start_on_a_read_only_file_system(t):
+    """Clear words in place of a process that cannot keep anything."""
+    if not can_mount():
+        raise Skip("cannot mount a file system")
+    r = t.recask()
+    r.stop()
+    said = refused(t, r.store, ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                                'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"', r.store])
+    equal((r.store in said, "Read-only file system" in said), (True, True), said)
+
+
+# ---- no file descriptors ---------------------------------------------------------------------------------------------
+
+def limit(r, what, value):
+    resource.prlimit(r.process.pid, what, (value, resource.RLIM_INFINITY if what == resource.RLIMIT_AS else 4096))
+
+
+def right_or_5xx(ask, data):
+    """One request in hard times. True: it was answered, and right."""
+    try:
+        answer = ask()
+    except (OSError, EOFError):
+        return False
+    if answer.status == 200:
+        equal(answer.complete and answer.body != data, False, "wrong bytes")
+        return answer.complete
+    equal(answer.status // 100, 5, str(answer) + str(answer.body[:300]))
+    return False
+
+
+def test_no_file_descriptors(t):
+    """With no descriptor left clients wait or get a 5xx; recask neither falls nor spins, and goes on when there are
+    some again."""
+    old = images.small_image("old").push(t.up, "a/old", "1")
+    fresh = images.small_image("fresh").push(t.up, "a/fresh", "1")
+    r = t.recask("--tag-ttl", "0s")
+    stays(t, r, old, "a/old")
+    busy = r.fds()
+    for spare in (0, 1, 2, 3, 5, 8, 12):
+        limit(r, resource.RLIMIT_NOFILE, busy + spare)
+        clients, done = Clients(), []
+
+        def ask(repo, image):
+            def count(got):
+                done.append(got)
+            timeout = {"timeout": 5}
+            count(right_or_5xx(lambda: r.open("GET", f"/v2/{repo}/manifests/1", **timeout).rest(), image.body))
+            for layer in image.layers:
+                path = t.up.blob_path(repo, layer.digest)
+                count(right_or_5xx(lambda path=path: r.open("GET", path, **timeout).rest(), layer.blob))
+
+        for n in range(6):
+            clients.run(ask, *(("a/old", old) if n % 2 else ("a/fresh", fresh)))
+        clients.join(120)
+        equal(r.process.poll(), None)
+    limit(r, resource.RLIMIT_NOFILE, busy + 2)
+    idle = []
+    for _ in range(12):
+        try:
+            idle.append(r.open("GET", "/v2/a/old/manifests/1", timeout=3))
+        except OSError:
+            pass
+    before = r.cpu_ticks()
+    time.sleep(2)
+    equal(r.cpu_ticks() - before < 100 * SCALE, True, f"{r.cpu_ticks() - before} ticks of 200")
+    equal("Too many open files" in r.log(), True)
+    limit(r, resource.RLIMIT_NOFILE, 1024)
+    for stream in idle:
+        right_or_5xx(stream.rest, old.body)
+    until(lambda: r.manifest("a/old", "1").status == 200, "a request is answered")
+    stays(t, r, old, "a/old")
+    stays(t, r, fresh, "a/fresh")
+
+
+# ---- no memory -------------------------------------------------------------------------------------------------------
+
+def address_space(r):
+    with open(f"/proc/{r.process.pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def test_no_memory(t):
+    """Without memory requests end in a 5xx or a cut answer; the process lives, and works when there is some."""
+    if under_sanitizer():
+        raise Skip("sanitizers take all address space there is")
+    old = images.small_image("old").push(t.up, "a/old", "1")
+    r = t.recask("--tag-ttl", "0s")
+    stays(t, r, old, "a/old")
+    for n, spare in enumerate((0, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)):
+        fresh = images.small_image(f"fresh{n}", size=800_000).push(t.up, f"a/{n}", "1")
+        limit(r, resource.RLIMIT_AS, address_space(r) + spare)
+        clients = Clients()
+
+        def ask(repo, image):
+            right_or_5xx(lambda: r.manifest(repo, "1"), image.body)
+            for layer in image.layers:
+                right_or_5xx(lambda digest=layer.digest: r.blob(repo, digest), layer.blob)
+                right_or_5xx(lambda digest=layer.digest: r.blob(repo, digest), layer.blob)
+
+        for _ in range(3):
+            clients.run(ask, "a/old", old)
+            clients.run(ask, f"a/{n}", fresh)
+        clients.join(120)
+        equal(r.process.poll(), None, f"with {spare} bytes to spare")
+        limit(r, resource.RLIMIT_AS, resource.RLIM_INFINITY)
+        until(lambda repo=f"a/{n}": r.manifest(repo, "1").status == 200, "the upstream is asked again", 20)
+        stays(t, r, fresh, f"a/{n}")
+        stays(t, r, old, "a/old")
+
+
+# ---- the catalog ------------------------------------------------------------------------------------------------------
+
+def catalog(r):
+    return os.path.join(r.store, "catalog.db")
+
+
+def test_somebody_holds_the_catalog(t):
+    """Another program has SQLite's write lock for a while. What is stored is served meanwhile, what has to be
+    written waits, and no client and no job fails."""
+    old = images.small_image("old").push(t.up, "a/old", "1")
+    r = t.recask()
+    stays(t, r, old, "a/old")
+    for how in ("IMMEDIATE", "EXCLUSIVE"):
+        fresh = images.small_image(how).push(t.up, f"a/{how.lower()}", "1")
+        other = sqlite3.connect(catalog(r), isolation_level=None)
+        other.execute(f"BEGIN {how}")
+        clients = Clients()
+        for _ in range(3):
+            clients.run(pull, r, fresh, f"a/{how.lower()}")
+        for _ in range(5):
+            pull(r, old, "a/old")
+            time.sleep(0.3)
+        other.execute("ROLLBACK")
+        other.close()
+        clients.join()
+        r.wait_jobs()
+        stays(t, r, fresh, f"a/{how.lower()}")
+
+
+def test_spoiled_catalog(t):
+    """Pages of the catalog turn to garbage under the running process: no wrong byte, failures are 5xx and say what
+    to do, /readyz says no; with the file back and a new start all is as it was."""
+    all_images = [images.small_image(n).push(t.up, f"a/{n}", "1") for n in range(4)]
+    r = t.recask("--tag-ttl", "0s")
+    for n, image in enumerate(all_images[:3]):
+        stays(t, r, image, f"a/{n}")
+    r.restart()  # nothing is cached
+    with open(catalog(r), "rb") as file:
+        good = file.read()
+    with open(catalog(r), "r+b") as file:
+        file.seek(4096)
+        file.write(images.noise("garbage", len(good) - 4096))
+    clients = Clients()
+
+    def ask(n, image):
+        for _ in range(3):
+            right_or_5xx(lambda: r.manifest(f"a/{n}", "1"), image.body)
+            for layer in image.layers:
+                right_or_5xx(lambda digest=layer.digest: r.blob(f"a/{n}", digest), layer.blob)
+
+    for n, image in enumerate(all_images):
+        clients.run(ask, n, image)
+    clients.join()
+    ready = request(r.admin, "GET", "/readyz")
+    equal((ready.status, b"not ready" in ready.body), (503, True), str(ready.body))
+    equal("catalog.db" in r.log() and "recask fsck" in r.log(), True, "the log says what to do")
+    equal(len(r.log().splitlines()) < 500, True)
+    r.kill9()
+    said = refused(t, r.store)
+    equal(("catalog.db" in said, "recask fsck" in said), (True, True), said)
+    with open(catalog(r), "wb") as file:
+        file.write(good)
+    for suffix in ("-wal", "-shm"):
+        if os.path.exists(catalog(r) + suffix):
+            os.unlink(catalog(r) + suffix)
+    t.allow = "ev=admin.notready|ev=store.damaged"
+    r.start()
+    for n, image in enumerate(all_images):
+        stays(t, r, image, f"a/{n}")
+
+
 if __name__ == "__main__":
     main()
