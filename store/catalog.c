@@ -37,7 +37,14 @@ static void roll_back(struct sql_db *db)
     struct err err = ERR_INIT;
 
     if (sqlite3_get_autocommit(sql_handle(db)) == 0 && run_simple(db, "ROLLBACK", &err) < 0)
-        log_event(LOG_ERR, "store.rollback", "err=%s", log_quote(err.msg).s);
+        log_event(LOG_WARN, "store.rollback", "err=%s", log_quote(err.msg).s); /* begin() tries again */
+}
+
+/* A connection whose last transaction could not be ended, for want of memory, still has it. */
+static int begin(struct sql_db *db, const char *sql, struct err *err)
+{
+    roll_back(db);
+    return run_simple(db, sql, err);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
@@ -77,7 +84,7 @@ int store_health(struct store *st, struct err *err)
 
 static int write_reads_in_tx(struct store *st, struct err *err)
 {
-    TRY(run_simple(st->catalog->writer, "BEGIN IMMEDIATE", err));
+    TRY(begin(st->catalog->writer, "BEGIN IMMEDIATE", err));
     TRY(leases_write_reads(st->leases, st->catalog->writer, true, err));
     return run_simple(st->catalog->writer, "COMMIT", err);
 }
@@ -172,7 +179,7 @@ int catalog_begin(struct store *st, struct catalog_tx *tx, struct err *err)
     TRY(packs_unrecorded(st->packs, &tx->extents, &tx->extent_count, err));
     lock_take(&c->writer_lock);
     tx->st = st;
-    rc = run_simple(tx->db, "BEGIN IMMEDIATE", err);
+    rc = begin(tx->db, "BEGIN IMMEDIATE", err);
     if (rc < 0) {
         end_tx(tx);
         return rc;
@@ -261,7 +268,7 @@ int catalog_read_begin(struct store *st, struct sql_db **out, struct err *err)
         }
         sql_set_owner(db, c);
     }
-    rc = run_simple(db, "BEGIN", err);
+    rc = begin(db, "BEGIN", err);
     if (rc < 0) {
         give_place_back(c, db);
         return rc;

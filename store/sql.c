@@ -83,12 +83,27 @@ static int fail_damaged(struct sql_db *db, const char *name, const char *what, s
     return err_set(err, ERR_IO, "%s is damaged (%s): stop recask and run `recask fsck`", name, what);
 }
 
+/* SQLite says "malformed" also of what the disk does not read, which may pass. */
+static bool is_unreadable(sqlite3 *h)
+{
+    sqlite3_file *log = NULL;
+    int sys = 0;
+
+    (void)sqlite3_file_control(h, "main", SQLITE_FCNTL_LAST_ERRNO, &sys);
+    if (sys != EIO && sqlite3_file_control(h, "main", SQLITE_FCNTL_JOURNAL_POINTER, (void *)&log) == SQLITE_OK &&
+        log != NULL && log->pMethods != NULL)
+        (void)log->pMethods->xFileControl(log, SQLITE_FCNTL_LAST_ERRNO, &sys);
+    return sys == EIO;
+}
+
 static int fail(struct sql_db *db, int rc, struct err *err)
 {
     const char *name = sqlite3_db_filename(db->h, "main");
 
     if (name == NULL)
         name = "catalog";
+    if (is_damage(rc) && is_unreadable(db->h))
+        return err_set(err, ERR_IO, "%s: %s", name, strerror(EIO));
     if (is_damage(rc) && db->damaged != NULL)
         return fail_damaged(db, name, sqlite3_errmsg(db->h), err);
     return err_set(err, code_on(db->h, rc), "%s: %s (SQLite %d)%s", name, sqlite3_errmsg(db->h),
