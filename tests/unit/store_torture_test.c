@@ -15,10 +15,11 @@
 
 #include "base/log.h"
 #include "store/meta.h"
+#include "tests/fault/torture.h"
 #include "tests/unit/store_layer_util.h"
-#include "tests/unit/store_torture.h"
 
 #include <dirent.h>
+#include <inttypes.h>
 #include <time.h>
 
 #define RUNS_OF_A_KIND 40
@@ -35,12 +36,34 @@ static struct digest blobs[3], old_diff, old_zstd, new_diff, next_diff, new_sour
 static char base_dir[64];
 static uint64_t seed;
 static bool all_of_them;
+static char label[128]; /* of the run */
 
 /* What a run was told: 0 means that it is durable. */
 struct promises {
     bool opened, coming, layer, tag, view, evicted;
     int64_t repo;
 };
+
+/* ---- when it goes wrong ---------------------------------------------------------------------------------------------- */
+
+static void died(int signal_number)
+{
+    static const char what[] = "\ndied or hung in: ";
+
+    torture_disarm();
+    if (write(STDERR_FILENO, what, sizeof(what) - 1) > 0 && write(STDERR_FILENO, label, strlen(label)) > 0)
+        (void)!write(STDERR_FILENO, "\n", 1);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void watch(void)
+{
+    static const int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGALRM};
+
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        signal(signals[i], died);
+}
 
 /* ---- directories -------------------------------------------------------------------------------------------------------- */
 
@@ -113,14 +136,14 @@ static void read_some(struct store *st, const struct digest *d, enum layer_form 
         rc = source_read(s, piece, sizeof(piece), &n, &err);
         if (form == LAYER_IDENTITY && (at + n > want->len || memcmp(piece, want->data + at, n) != 0)) {
             torture_disarm();
-            fail_msg("%s: wrong bytes at %zu", torture.label, at);
+            fail_msg("%s: wrong bytes at %zu", label, at);
         }
         at += n;
     } while (rc == STEP_MORE);
     source_free(s);
     if (rc == STEP_EOF && form == LAYER_IDENTITY && at != want->len) {
         torture_disarm();
-        fail_msg("%s: ends early, without an error", torture.label);
+        fail_msg("%s: ends early, without an error", label);
     }
 }
 
@@ -186,7 +209,7 @@ static void ask_around(struct store *st, int64_t repo)
     (void)!store_repo_has_blob(st, repo, &blobs[COMING], &yes, &err);
     (void)!store_sources(st, &old_diff, repo, sources, 2, &count, &err);
     if (store_manifest_get(st, &manifest, &m, &err) == 0 && (m.len != sizeof(BODY) - 1 || memcmp(m.body, BODY, m.len) != 0))
-        fail_msg("%s: a wrong manifest", torture.label);
+        fail_msg("%s: a wrong manifest", label);
     (void)!store_tag_get(st, repo, "1", &tag, &err);
     (void)!store_view_get(st, &manifest, 1, &found, &err);
     (void)!store_manifest_parents(st, &manifest, &parents, &count, &err);
@@ -206,7 +229,7 @@ static struct store *life(const char *dir, struct promises *p)
     memset(p, 0, sizeof(*p));
     if (store_open(&opt, &st, &err) < 0) {
         if (err.msg[0] == '\0')
-            fail_msg("%s: an error without words", torture.label);
+            fail_msg("%s: an error without words", label);
         return NULL;
     }
     p->opened = true;
@@ -236,9 +259,9 @@ static void goes_on(struct store *st, const struct promises *p)
 
     ASSERT_OK(store_repo(st, "up", "name", &repo, &err));
     if (store_blob(st, repo, "next", 4, &next_source) < 0)
-        fail_msg("%s: no original can be stored after it", torture.label);
+        fail_msg("%s: no original can be stored after it", label);
     if (store_layer(st, &next_source, &next_layer, &next_diff) < 0)
-        fail_msg("%s: no layer can be stored after it", torture.label);
+        fail_msg("%s: no layer can be stored after it", label);
     ASSERT_OK(store_manifest(st, repo, "2", &err));
 }
 
@@ -253,13 +276,13 @@ static void expect_original(struct store *st, const struct digest *d, const uint
     ASSERT_OK(store_blob_lookup(st, d, &blob, &err));
     if (!blob.present || blob.role != ROLE_ORIGINAL) {
         if (must)
-            fail_msg("%s: an original is gone", torture.label);
+            fail_msg("%s: an original is gone", label);
         return;
     }
     ASSERT_OK(original_open(st, d, 0, UINT64_MAX, &s, &err));
     struct bytes b = drain(s, 100000);
     if (b.code != 0 || b.len != SMALL_BYTES || memcmp(b.data, want, b.len) != 0)
-        fail_msg("%s: an original with other bytes (%d)", torture.label, b.code);
+        fail_msg("%s: an original with other bytes (%d)", label, b.code);
     free(b.data);
 }
 
@@ -272,17 +295,17 @@ static void expect_whole_layer(struct store *st, const struct digest *diff, cons
     ASSERT_OK(store_blob_lookup(st, diff, &blob, &err));
     if (!blob.present) {
         if (must)
-            fail_msg("%s: a layer is gone", torture.label);
+            fail_msg("%s: a layer is gone", label);
         return;
     }
     struct bytes b = read_layer(st, diff, LAYER_IDENTITY, 0, UINT64_MAX, 1 << 20);
     if (b.code != 0 || b.len != want->len || memcmp(b.data, want->data, b.len) != 0)
-        fail_msg("%s: a layer with other bytes (%d)", torture.label, b.code);
+        fail_msg("%s: a layer with other bytes (%d)", label, b.code);
     free(b.data);
     b = read_layer(st, diff, LAYER_ZSTD, 0, UINT64_MAX, 1 << 20);
     digest_of(b.data, b.len, &got);
     if (b.code != 0 || !digest_equal(&got, &blob.zstd))
-        fail_msg("%s: a zstd form with other bytes (%d)", torture.label, b.code);
+        fail_msg("%s: a zstd form with other bytes (%d)", label, b.code);
     free(b.data);
 }
 
@@ -314,7 +337,7 @@ static void check(const char *dir, const struct promises *p, bool went_on)
     struct err err = ERR_INIT;
 
     if (store_open(&opt, &st, &err) < 0)
-        fail_msg("%s: cannot be opened again: %s", torture.label, err.msg);
+        fail_msg("%s: cannot be opened again: %s", label, err.msg);
     expect_exact_totals(st);
     expect_whole_layer(st, &old_diff, &old_layer, true);
     expect_whole_layer(st, &new_diff, &new_layer, p->layer);
@@ -348,23 +371,23 @@ static unsigned long run(const struct kind *k, unsigned long n)
     struct promises p;
     unsigned fds = open_fds();
 
-    snprintf(torture.label, sizeof(torture.label), "%s %lu%s", k->name, n, k->onwards ? " and all later ones" : "");
+    snprintf(label, sizeof(label), "%s %lu%s", k->name, n, k->onwards ? " and all later ones" : "");
     alarm(HANG_S);
     make_dir(copy_to);
     assert_int_equal(nftw(base_dir, copy_entry, 8, FTW_PHYS), 0);
-    long blocks = torture.blocks;
+    int64_t blocks = torture_own.blocks;
     torture_arm(k->calls, n, k->error, k->onwards);
     struct store *st = life(copy_to, &p);
     torture_disarm();
-    unsigned long seen = torture.seen;
+    unsigned long seen = torture_own.seen;
     if (st != NULL) {
         goes_on(st, &p);
         store_close(st);
     }
-    if (n != 0 && TORTURE_MEMORY && torture.blocks != blocks)
-        fail_msg("%s: %ld blocks of memory are left", torture.label, torture.blocks - blocks);
+    if (n != 0 && TORTURE_MEMORY && torture_own.blocks != blocks)
+        fail_msg("%s: %" PRId64 " blocks of memory are left", label, torture_own.blocks - blocks);
     if (open_fds() != fds)
-        fail_msg("%s: %u descriptors are left", torture.label, open_fds() - fds);
+        fail_msg("%s: %u descriptors are left", label, open_fds() - fds);
     check(copy_to, &p, st != NULL);
     remove_dir(copy_to);
     alarm(0);
@@ -421,7 +444,7 @@ static void test_frames_lost_to_the_sync_of_another(void **state)
     struct err err = ERR_INIT;
 
     (void)state;
-    snprintf(torture.label, sizeof(torture.label), "the sync of another");
+    snprintf(label, sizeof(label), "the sync of another");
     make_dir(copy_to);
     assert_int_equal(nftw(base_dir, copy_entry, 8, FTW_PHYS), 0);
     struct store *st = life(copy_to, &p);
@@ -429,7 +452,7 @@ static void test_frames_lost_to_the_sync_of_another(void **state)
     torture_arm(TORTURE_SYNC, 1, EIO, false);
     ASSERT_CODE(store_tag_drop(st, p.repo, "1", &err), ERR_IO);
     torture_disarm();
-    assert_int_equal(torture.failed, 1);
+    assert_int_equal(torture_own.failed, 1);
     ASSERT_OK(store_tag_drop(st, p.repo, "1", &err));
     struct layer_result r;
     ASSERT_CODE(layer_writer_commit(w, &r, &err), ERR_IO);
@@ -456,7 +479,7 @@ static int set_up(void **state)
     print_message("RECASK_TORTURE=%s%llu\n", all_of_them ? "all " : "", (unsigned long long)seed);
     seed = seed * 2 + 1;
     log_set_level(LOG_ERR);
-    torture_watch();
+    watch();
     log_event(LOG_ERR, "torture", "what the log allocates once, it has from here on");
     make_dir(base_dir);
     (void)tar_file(&old_layer, "a", BIG_BYTES, 1);

@@ -4,7 +4,10 @@
 
 Clients get right bytes or a clear error; nothing half done is kept; and when the fault is over all works again by itself.
 """
+import errno
+import mmap
 import os
+import random
 import re
 import resource
 import sqlite3
@@ -497,6 +500,155 @@ def test_eviction_after_the_clock_was_wrong(t):
     equal(blob_gets(t, all_images[1]), [], "what is read all the time")
     pull(r, all_images[0], "a/0")
     equal(len(blob_gets(t, all_images[0])) >= 1, True, "what nobody has read since")
+
+
+# ---- a failing disk ----------------------------------------------------------------------------------------------------
+
+ALLOC, READ, WRITE, SYNC, OPEN, NAME = 1, 2, 4, 8, 16, 32  # tests/fault/torture.h
+
+
+class Faults:
+    """System calls and allocations of a process to come that fail while it runs."""
+
+    def __init__(self, t, below=""):
+        """below: a folder of the store; of system calls, those on files there count."""
+        self.path = os.path.join(t.directory, "faults")
+        with open(self.path, "wb") as file:
+            file.write(bytes(56))
+        with open(self.path, "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 56)
+        self.env = {"LD_PRELOAD": library("libtorture.so"), "RECASK_TORTURE_STATE": self.path,
+                    "RECASK_TORTURE_DIR": os.path.realpath(os.path.join(t.directory, str(len(t.processes)), "store", below))}
+
+    def arm(self, kinds, error, at=1, onwards=True):
+        self.map[:48] = struct.pack("<6Q", 0, at, int(onwards), error, 0, 0)
+        self.map[:8] = struct.pack("<Q", kinds)
+
+    def end(self):
+        """Returns how many calls there were, and how many failed."""
+        self.map[:8] = bytes(8)
+        return struct.unpack("<2Q", self.map[32:48])
+
+
+def test_disk_that_takes_nothing(t):
+    """Writes fail with EIO, with ENOSPC, or as on a file system that has become read-only; or fsync does. What is stored is
+    served, what is new passes through, and when that is over it is stored: by the same process."""
+    old = images.small_image("old").push(t.up, "a/old", "1")
+    faults = Faults(t)
+    r = t.recask("--tag-ttl", "0s", env=faults.env)
+    stays(t, r, old, "a/old")
+    for n, (kinds, error) in enumerate(((WRITE, errno.EIO), (WRITE | NAME, errno.EROFS), (WRITE, errno.ENOSPC),
+                                        (SYNC, errno.EIO), (OPEN, errno.EMFILE))):
+        what = f"{kinds} {errno.errorcode[error]}"
+        image = images.small_image(what).push(t.up, f"a/{n}", "1")
+        faults.arm(kinds, error)
+        before = len(r.log().splitlines())
+        clients = Clients()
+        if kinds == OPEN:  # files cannot be read, either
+            for _ in range(3):
+                right_or_5xx(lambda repo=f"a/{n}": r.manifest(repo, "1"), image.body)
+                for repo, layer in [(f"a/{n}", x) for x in image.layers] + [("a/old", x) for x in old.layers]:
+                    right_or_5xx(lambda repo=repo, digest=layer.digest: r.blob(repo, digest), layer.blob)
+        else:
+            for _ in range(3):
+                t.up.forget()
+                pull(r, old, "a/old")
+                equal(blob_gets(t, old), [], what)
+                clients.run(pull, r, image, f"a/{n}")
+                clients.run(pull, r, image, f"a/{n}")
+        clients.join()
+        seen, failed = faults.end()
+        equal(failed > 3, True, f"{what}: {failed} of {seen}")
+        r.wait_jobs()
+        spool_empties(r)
+        lines = [x for x in r.log().splitlines()[before:] if "ev=http " not in x]
+        equal(len(lines) < 150, True, f"{what}: {len(lines)} lines")
+        stays(t, r, image, f"a/{n}")
+        stays(t, r, old, "a/old")
+    r.restart()
+    for n in range(5):
+        equal(r.manifest(f"a/{n}", "1").status, 200)
+    stays(t, r, old, "a/old")
+
+
+def test_disk_that_cannot_be_read(t):
+    """EIO where the stored bytes lie: they come from the upstream, or else from what is left of them; where the catalog lies:
+    a 5xx. Never a wrong byte; and it passes."""
+    image = images.small_image("one").push(t.up, REPO, "1")
+    for below in ("packs", "originals", ""):
+        faults = Faults(t, below)
+        r = t.recask("--tag-ttl", "0s", env=faults.env)
+        stays(t, r, image)
+        if not below:
+            r.restart()  # else much of the catalog is in memory
+        faults.arm(READ, errno.EIO)
+        for _ in range(2):
+            for layer in image.layers:
+                for digest, data in ((layer.digest, layer.blob), (layer.diff_id, layer.tar)):
+                    if below:
+                        whole(r.blob(REPO, digest), data, below)
+                    else:
+                        right_or_5xx(lambda digest=digest: r.blob(REPO, digest), data)
+        right_or_5xx(lambda: r.manifest(REPO, "1"), image.body)
+        seen, failed = faults.end()
+        equal(failed > 0, True, f"{below}: {failed} of {seen}")
+        stays(t, r, image)
+        equal(request(r.admin, "GET", "/readyz").status, 200)
+        r.stop(allow=".")
+    t.allow = "."
+
+
+def test_allocations_fail(t):
+    """Any one allocation of recask's whole life may fail: it refuses to start, in words, or answers right or with a 5xx; and it
+    works from then on."""
+    pick = random.Random(os.environ.get("RECASK_TORTURE") or time.time())
+    image = images.small_image("one", size=60_000).push(t.up, REPO, "1")
+    faults = Faults(t)
+    r = t.recask("--tag-ttl", "0s", env=faults.env)
+
+    def ask():
+        right_or_5xx(lambda: r.manifest(REPO, "1"), image.body)
+        for layer in image.layers:
+            right_or_5xx(lambda digest=layer.digest: r.blob(REPO, digest), layer.blob)
+            right_or_5xx(lambda digest=layer.diff_id: r.blob(REPO, digest), layer.tar)
+
+    def life(at, onwards=False):
+        """False: it did not start."""
+        faults.arm(ALLOC, errno.ENOMEM, at, onwards)
+        try:
+            r.start()
+        except AssertionError as error:
+            equal((r.process.returncode, "memory" in r.log().splitlines()[-1]), (1, True), f"allocation {at}: {error}")
+            return False
+        ask()
+        return True
+
+    for layer in image.layers:
+        r.blob(REPO, layer.digest)
+    r.stop()
+    equal(life(0), True)
+    count, _ = faults.end()
+    equal(count > 1000, True, str(count))
+    r.stop()
+    started = 0
+    for n in range(400 if os.environ.get("RECASK_TORTURE") == "all" else 24):
+        at = pick.randrange(1, count) if n % 2 else pick.randrange(1, max(2, count // 8))
+        if life(at):
+            started += 1
+            faults.end()
+            pull(r, image)
+            r.stop(allow=".")
+        else:
+            faults.end()
+    equal(started > 0, True)
+    r.start()
+    for _ in range(5):
+        faults.arm(ALLOC, errno.ENOMEM, pick.randrange(1, 300), onwards=False)
+        ask()
+        faults.end()
+        until(lambda: r.manifest(REPO, "1").status == 200, "a request is answered")
+        pull(r, image)
+    t.allow = "."
 
 
 if __name__ == "__main__":
