@@ -66,12 +66,27 @@ static bool is_damage(int rc)
     return (rc & 0xff) == SQLITE_CORRUPT || (rc & 0xff) == SQLITE_NOTADB;
 }
 
-/* What SQLite calls "unable to open" is here most often a want of descriptors, which passes. */
-static enum err_code code_on(sqlite3 *h, int rc)
+/* What is behind "disk I/O error" and "unable to open": the system's word, 0 when there is none. */
+static int system_error(sqlite3 *h, int rc)
 {
-    int sys = h != NULL && (rc & 0xff) == SQLITE_CANTOPEN ? sqlite3_system_errno(h) : 0;
+    int kind = rc & 0xff;
 
-    return sys == EMFILE || sys == ENFILE ? ERR_NOMEM : code_of(rc);
+    return h != NULL && (kind == SQLITE_CANTOPEN || kind == SQLITE_IOERR) ? sqlite3_system_errno(h) : 0;
+}
+
+static int set_error(struct err *err, sqlite3 *h, int rc, const char *name)
+{
+    const char *what = h != NULL ? sqlite3_errmsg(h) : sqlite3_errstr(rc);
+    int sys = system_error(h, rc);
+
+    if (sys != 0) {
+        (void)err_sys(err, sys, "%s: %s (SQLite %d)", name, what, sqlite3_extended_errcode(h));
+        if (err->code == ERR_NOTFOUND) /* the catalog is, not what was looked for in it */
+            err->code = ERR_IO;
+        return err->code;
+    }
+    return err_set(err, code_of(rc), "%s: %s (SQLite %d)%s", name, what, h != NULL ? sqlite3_extended_errcode(h) : rc,
+                   is_damage(rc) ? "; `recask fsck` tells more" : "");
 }
 
 /* A store that is in use: no byte of a blob is damaged, but nothing the catalog says can be believed. */
@@ -106,8 +121,7 @@ static int fail(struct sql_db *db, int rc, struct err *err)
         return err_set(err, ERR_IO, "%s: %s", name, strerror(EIO));
     if (is_damage(rc) && db->damaged != NULL)
         return fail_damaged(db, name, sqlite3_errmsg(db->h), err);
-    return err_set(err, code_on(db->h, rc), "%s: %s (SQLite %d)%s", name, sqlite3_errmsg(db->h),
-                   sqlite3_extended_errcode(db->h), is_damage(rc) ? "; `recask fsck` tells more" : "");
+    return set_error(err, db->h, rc, name);
 }
 
 /* The pragma does not fail where WAL cannot be had (network file systems): it answers with another mode. */
@@ -158,7 +172,7 @@ int sql_open_watched(const char *path, enum sql_mode mode, atomic_bool *damaged,
     flags |= mode == SQL_READ_ONLY ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     rc = sqlite3_open_v2(path, &db->h, flags, NULL);
     if (rc != SQLITE_OK) {
-        rc = err_set(err, code_on(db->h, rc), "%s: %s", path, db->h != NULL ? sqlite3_errmsg(db->h) : sqlite3_errstr(rc));
+        rc = set_error(err, db->h, rc, path);
         sql_close(db);
         return rc;
     }
