@@ -249,6 +249,8 @@ static const struct refusal {
     int status;
     const char *text;
 } refusals[] = {
+    {offsetof(struct http_exchange, no_memory), MHD_HTTP_SERVICE_UNAVAILABLE,
+     "{\"errors\":[{\"code\":\"UNAVAILABLE\",\"message\":\"out of memory\"}]}\n"},
     {offsetof(struct http_exchange, uri_overflow), MHD_HTTP_URI_TOO_LONG,
      "{\"errors\":[{\"code\":\"NAME_INVALID\",\"message\":\"the request's path is too long\"}]}\n"},
     {offsetof(struct http_exchange, header_overflow), MHD_HTTP_REQUEST_HEADER_FIELDS_TOO_LARGE,

@@ -105,7 +105,7 @@ void http_exchange_add_header(struct http_exchange *x, const char *name, const c
         char *joined;
         struct err err = ERR_INIT;
         if (str_printf(&joined, &err, "%s, %s", x->lines[i].value, value) < 0) {
-            x->header_overflow = true;
+            x->no_memory = true;
             return;
         }
         free(x->lines[i].value);
@@ -122,7 +122,7 @@ void http_exchange_add_header(struct http_exchange *x, const char *name, const c
     if (!line->name || !line->value) {
         free_ptr(&line->name);
         free_ptr(&line->value);
-        x->header_overflow = true;
+        x->no_memory = true;
         return;
     }
     x->line_count++;

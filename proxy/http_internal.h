@@ -58,7 +58,7 @@ struct http_exchange {
     char *method_text, *path, *query, *query_decoded;
     struct http_header_line lines[HTTP_REQUEST_HEADERS_MAX];
     size_t line_count, header_bytes, range_bytes;
-    bool header_overflow, body_overflow, uri_overflow, bad_framing, unknown_coding, is_http_1_0;
+    bool no_memory, header_overflow, body_overflow, uri_overflow, bad_framing, unknown_coding, is_http_1_0;
     struct buf body;
     char id[HTTP_ID_BYTES];
     char peer[HTTP_PEER_BYTES];

@@ -284,20 +284,26 @@ static int clamp(struct sql_query *q, int64_t now_ms, struct err *err)
     return sql_run(q, err);
 }
 
-/* Whatever was read while the clock was ahead counts as read now: else it would stay until the clock is there again. */
+/* Whatever was read while the clock was ahead counts as read now: else it would stay until the clock is there again. What is
+ * pinned waits for the first start after that. */
 static int forget_future(struct sql_db *db, int64_t now_ms, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query layers = SQL_QUERY_INIT;
     CLEANUP(sql_done) struct sql_query large = SQL_QUERY_INIT;
     CLEANUP(sql_done) struct sql_query small = SQL_QUERY_INIT;
 
-    TRY(sql_query(db, &layers, "UPDATE canonical SET last_read = ?1 WHERE present = 1 AND last_read > ?1", err));
+    TRY(sql_query(db, &layers,
+                  "UPDATE canonical SET last_read = ?1 WHERE present = 1 AND pinned = 0 AND last_read > ?1", err));
     TRY(clamp(&layers, now_ms, err));
     TRY(sql_query(db, &large,
-                  "UPDATE blob SET last_read = ?1 WHERE original_present = 1 AND size >= 65536 AND last_read > ?1", err));
+                  "UPDATE blob SET last_read = ?1 WHERE original_present = 1 AND pinned = 0 AND size >= 65536"
+                  " AND last_read > ?1",
+                  err));
     TRY(clamp(&large, now_ms, err));
     TRY(sql_query(db, &small,
-                  "UPDATE blob SET last_read = ?1 WHERE original_present = 1 AND size < 65536 AND last_read > ?1", err));
+                  "UPDATE blob SET last_read = ?1 WHERE original_present = 1 AND pinned = 0 AND size < 65536"
+                  " AND last_read > ?1",
+                  err));
     return clamp(&small, now_ms, err);
 }
 
