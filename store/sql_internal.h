@@ -40,7 +40,7 @@ MUST_CHECK int sql_open(const char *path, enum sql_mode mode, struct sql_db **ou
 MUST_CHECK int sql_open_watched(const char *path, enum sql_mode mode, atomic_bool *damaged, struct sql_db **out,
                                 struct err *err);
 void sql_watch(struct sql_db *db, atomic_bool *damaged); /* the same from now on */
-void sql_close(struct sql_db *db); /* NULL is fine; its queries must be done */
+void sql_close(struct sql_db *db);                       /* NULL is fine; its queries must be done */
 
 /* Any number of statements without parameters and rows, compiled anew each time. */
 MUST_CHECK int sql_exec(struct sql_db *db, const char *sql, struct err *err);
