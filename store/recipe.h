@@ -13,6 +13,7 @@
  *     32  32   digest of the zstd form
  *     64       per chunk, in order: digest (32 bytes), u32 raw bytes. The raw bytes add up to the layer's size; 0 only
  *              as the one chunk of an empty layer
+ *   PACK_LAYER, key: the diffID: the first 64 bytes of a recipe, number of chunks 0
  *   The frames are the PACK_FRAME records of those keys; where a key has several, the ones that give the digest of the
  *   zstd form.
  *   PACK_BLOB, key: the original's digest
