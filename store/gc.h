@@ -28,9 +28,9 @@ struct store_gc_progress {
 /* evict: also down to the low mark of the quota, whatever the high mark says. Otherwise what is there stays, and only
  * dead bytes go. */
 MUST_CHECK int store_gc_new(struct store *st, bool evict, struct store_gc **out, struct err *err);
-/* ERR_BUSY: another gc is at it. After another error the next step may be tried, or not. out: so far, in total. */
+/* Two may run at a time: they share the work. After an error the next step may be tried, or not. out: so far, in total. */
 MUST_CHECK int store_gc_step(struct store_gc *gc, struct store_gc_progress *out, bool *out_more, struct err *err);
 void store_gc_free(struct store_gc *gc); /* NULL is fine */
 
-/* Cheap: whether there is a pack worth compacting. */
+/* Cheap, from memory: whether there is a pack worth compacting, or one that has changed and must be looked at. */
 MUST_CHECK int store_gc_wanted(struct store *st, bool *out, struct err *err);

@@ -102,12 +102,17 @@ uint64_t packs_disk_bytes(struct packs *ps);
 
 /* While it is held, packs that took appends since are not compacted: the catalog does not say yet what of them is used.
  * For whoever appends: from before the first append until after the commit.
- * Use: CLEANUP(pack_hold_end) struct pack_hold hold; pack_hold_begin(st->packs, &hold); */
+ * Use: CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
+ *      pack_hold_begin(st->packs, &hold); */
 struct pack_hold {
     struct packs *packs; /* NULL: over */
     int64_t from;        /* the lowest id that such an append can get */
     struct pack_hold *next, **at;
 };
+#define PACK_HOLD_INIT                                                                                                 \
+    {                                                                                                                  \
+        .packs = NULL                                                                                                  \
+    }
 void pack_hold_begin(struct packs *ps, struct pack_hold *h);
 void pack_hold_end(struct pack_hold *h);
 

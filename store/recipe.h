@@ -53,6 +53,10 @@ void recipe_put_chunk(uint8_t *out, uint32_t i, const struct recipe_chunk *chunk
 MUST_CHECK int recipe_parse(const uint8_t *data, size_t len, struct recipe_head *out, struct err *err);
 void recipe_chunk_at(const uint8_t *data, uint32_t i, struct recipe_chunk *out);
 
+/* PACK_LAYER. recipe: a payload that passed recipe_parse(). */
+void recipe_layer_put(uint8_t out[RECIPE_HEAD_BYTES], const uint8_t *recipe);
+MUST_CHECK int recipe_layer_parse(const uint8_t *data, size_t len, struct recipe_head *out, struct err *err);
+
 struct recipe_link {
     struct digest canonical;
     uint64_t canonical_bytes;
