@@ -29,9 +29,8 @@
 #define STEP_MS 10
 #define MOVE_ROWS 256
 #define COUNT_ROWS 8192
-#define GAIN_MIN_BYTES 65536   /* less is not worth a step */
-#define PACKS_SPARE 16         /* so many are never too many; beyond that, */
-#define PACKS_PER_FULL 4       /* so many for each that would be needed if all were full */
+#define PACKS_SPARE 16   /* so many are never too many; beyond that, */
+#define PACKS_PER_FULL 4 /* so many for each that would be needed if all were full */
 #define FINISH_TRIES 3
 
 enum phase { PHASE_IDLE = 0, PHASE_COUNT_FRAMES, PHASE_COUNT_META, PHASE_FRAMES, PHASE_META, PHASE_FINISH };
@@ -111,11 +110,7 @@ static bool enough(uint64_t live_bytes, const struct pack_info *p, unsigned perc
 
 static bool worth(const struct pack_info *p, unsigned percent)
 {
-    if (!p->idle || !p->live_known)
-        return false;
-    if (p->live_bytes == 0)
-        return true;
-    return !enough(p->live_bytes, p, percent) && blocks(p) - p->live_bytes >= GAIN_MIN_BYTES;
+    return p->idle && p->live_known && (p->live_bytes == 0 || !enough(p->live_bytes, p, percent));
 }
 
 /* The one with the least share of live bytes; or a small one, when there are too many. */
