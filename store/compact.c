@@ -363,12 +363,23 @@ static int move_batch(struct store *st, struct compactor *c, struct batch *b, st
     return commit_batch(st, b, err);
 }
 
+/* The catalog's log has grown by what was moved: emptied, it may be room enough. */
+static int take_room(struct store *st, uint64_t bytes, struct err *err)
+{
+    struct err full = ERR_INIT;
+
+    if (room_take_spare(st, bytes, &full) == 0)
+        return 0;
+    catalog_idle(st);
+    return room_take_spare(st, bytes, err);
+}
+
 /* What does not fit as a whole may fit one by one. */
 static int move_in_room(struct store *st, struct compactor *c, struct batch *b, struct err *err)
 {
     uint64_t room = room_round(b->bytes) + 4096;
     struct err why = ERR_INIT;
-    int rc = room_take_spare(st, room, &why);
+    int rc = take_room(st, room, &why);
 
     if (rc == ERR_NOSPC && b->count > 1) {
         c->batch_bytes = 0;
@@ -437,7 +448,7 @@ static int move_record(struct store *st, struct compactor *c, const struct pack_
     if (keep == COMPACT_DROP)
         return 0;
     bytes = record_bytes(keep == COMPACT_SHORTEN ? RECIPE_HEAD_BYTES : r->len);
-    TRY(room_take_spare(st, room_round(bytes), err));
+    TRY(take_room(st, room_round(bytes), err));
     rc = copy_record(st, c, r, keep == COMPACT_SHORTEN, err);
     room_give(st, room_round(bytes));
     out->moved_bytes += rc == 0 ? bytes : 0;
