@@ -66,8 +66,8 @@ static int look_again(struct store *st, int64_t id, struct pack_loc *loc, bool *
     int rc;
 
     TRY(catalog_read_begin(st, &db, err));
-    TRY(sql_query(db, &q,
-                  "SELECT pack_id, off FROM chunk WHERE id = ?1 AND len = ?2 AND sum = ?3 AND pack_id IS NOT NULL", err));
+    TRY(sql_query(
+        db, &q, "SELECT pack_id, off FROM chunk WHERE id = ?1 AND len = ?2 AND sum = ?3 AND pack_id IS NOT NULL", err));
     sql_bind_int(&q, 1, id);
     sql_bind_int(&q, 2, loc->len);
     sql_bind_int(&q, 3, (int64_t)loc->sum);

@@ -29,8 +29,6 @@
 #define STEP_MS 10
 #define MOVE_ROWS 256
 #define COUNT_ROWS 8192
-#define PACKS_SPARE 16   /* so many are never too many; beyond that, */
-#define PACKS_PER_FULL 4 /* so many for each that would be needed if all were full */
 #define FINISH_TRIES 3
 
 enum phase { PHASE_IDLE = 0, PHASE_COUNT_FRAMES, PHASE_COUNT_META, PHASE_FRAMES, PHASE_META, PHASE_FINISH };
@@ -44,8 +42,8 @@ struct compactor {
     /* whoever is busy */
     enum phase phase;
     struct pack_info pack;
-    uint64_t after;   /* frames: offset of the last one seen */
-    uint64_t live;    /* counted so far */
+    uint64_t after; /* frames: offset of the last one seen */
+    uint64_t live;  /* counted so far */
     unsigned finishes;
     uint64_t batch_bytes;
     struct pack_walk walk;
@@ -93,77 +91,6 @@ void compact_stats(struct store *st, struct store_stats *out)
     lock_give(&c->lock);
 }
 
-/* ---- which --------------------------------------------------------------------------------------------------------------- */
-
-/* Without what a file system allocates ahead behind the end. */
-static uint64_t blocks(const struct pack_info *p)
-{
-    uint64_t file = room_round(p->end);
-
-    return p->disk_bytes < file ? p->disk_bytes : file;
-}
-
-static bool enough(uint64_t live_bytes, const struct pack_info *p, unsigned percent)
-{
-    return live_bytes >= blocks(p) / 100 * percent;
-}
-
-static bool worth(const struct pack_info *p, unsigned percent)
-{
-    return p->idle && p->live_known && (p->live_bytes == 0 || !enough(p->live_bytes, p, percent));
-}
-
-/* The one with the least share of live bytes; or a small one, when there are too many. */
-static const struct pack_info *best(const struct store *st, const struct pack_info *packs, size_t count,
-                                    unsigned percent, uint64_t *out_waiting)
-{
-    const struct pack_info *first = NULL, *smallest = NULL;
-    uint64_t total = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        const struct pack_info *p = &packs[i];
-
-        total += p->disk_bytes;
-        if (p->idle && p->live_known && (smallest == NULL || p->live_bytes < smallest->live_bytes))
-            smallest = p;
-        if (!worth(p, percent))
-            continue;
-        ++*out_waiting;
-        if (first == NULL || p->live_bytes * (blocks(first) / 4096) < first->live_bytes * (blocks(p) / 4096))
-            first = p;
-    }
-    if (first != NULL || count <= PACKS_SPARE + PACKS_PER_FULL * (total / packs_max_bytes(st->packs) + 1))
-        return first;
-    *out_waiting = 1;
-    return smallest;
-}
-
-/* *out_phase: PHASE_IDLE: nothing is to be done. */
-static int choose(struct store *st, unsigned percent, struct pack_info *out, enum phase *out_phase,
-                  uint64_t *out_waiting, struct err *err)
-{
-    CLEANUP(free_ptr) struct pack_info *packs = NULL;
-    const struct pack_info *found;
-    size_t count = 0;
-
-    *out_phase = PHASE_IDLE;
-    *out_waiting = 0;
-    TRY(packs_list(st->packs, &packs, &count, err));
-    found = best(st, packs, count, percent, out_waiting);
-    if (found != NULL) {
-        *out = *found;
-        *out_phase = PHASE_FRAMES;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (!packs[i].idle || packs[i].live_known)
-            continue;
-        *out = packs[i];
-        *out_phase = PHASE_COUNT_FRAMES;
-        break;
-    }
-    return 0;
-}
-
 /* ---- counting --------------------------------------------------------------------------------------------------------- */
 
 /* The frames behind c->after, at most COUNT_ROWS. */
@@ -194,7 +121,7 @@ static int count_frames(struct store *st, struct compactor *c, struct err *err)
     TRY(count_page(st, c, &more, err));
     if (more)
         return 0;
-    if (c->live > 0 && enough(c->live, &c->pack, COMPACT_PRESSED_PERCENT)) {
+    if (c->live > 0 && compact_enough(c->live, &c->pack, COMPACT_PRESSED_PERCENT)) {
         packs_set_live(st->packs, c->pack.id, c->live, c->pack.changes);
         c->phase = PHASE_IDLE;
         return 0;
@@ -327,18 +254,19 @@ static int copy_frame(struct store *st, struct compactor *c, struct move *m, str
     return pack_append(st->packs, PACK_FRAME, &m->digest, &meta, c->frame, m->row.loc.len, &m->to, err);
 }
 
-static int move_row(struct sql_db *db, const struct move *m, struct err *err)
+static int move_row(struct sql_db *db, const struct move *m, bool holes, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
-    TRY(sql_query(db, &q,
-                  "UPDATE chunk SET pack_id = ?4, off = ?5 WHERE id = ?1 AND pack_id = ?2 AND off = ?3", err));
+    TRY(sql_query(db, &q, "UPDATE chunk SET pack_id = ?4, off = ?5 WHERE id = ?1 AND pack_id = ?2 AND off = ?3", err));
     sql_bind_int(&q, 1, m->row.id);
     sql_bind_int(&q, 2, m->row.loc.pack);
     sql_bind_int(&q, 3, (int64_t)m->row.loc.off);
     sql_bind_int(&q, 4, m->to.pack);
     sql_bind_int(&q, 5, (int64_t)m->to.off);
     TRY(sql_run(&q, err));
+    if (!holes)
+        return 0;
     /* Whoever has deleted it meanwhile does not know of the copy. */
     return sweep_add_hole(db, sql_changes(db) > 0 ? &m->row.loc : &m->to, err);
 }
@@ -350,7 +278,7 @@ static int commit_batch(struct store *st, const struct batch *b, struct err *err
     TRY(catalog_begin(st, &tx, err));
     for (size_t i = 0; i < b->count; i++)
         if (b->moves[i].to.pack != 0)
-            TRY(move_row(tx.db, &b->moves[i], err));
+            TRY(move_row(tx.db, &b->moves[i], packs_can_punch(st->packs), err));
     return catalog_commit(&tx, err);
 }
 
@@ -425,7 +353,8 @@ static int move_frames(struct store *st, struct compactor *c, struct compact_ste
 
 /* ---- metadata ----------------------------------------------------------------------------------------------------------- */
 
-static int copy_record(struct store *st, struct compactor *c, const struct pack_header *r, bool shorten, struct err *err)
+static int copy_record(struct store *st, struct compactor *c, const struct pack_header *r, bool shorten,
+                       struct err *err)
 {
     uint8_t head[RECIPE_HEAD_BYTES];
     const void *payload = c->payload.data;
@@ -536,7 +465,10 @@ static int finish(struct store *st, struct compactor *c, struct compact_step *ou
 
 static int begin_pack(struct store *st, struct compactor *c, unsigned percent, uint64_t *out_waiting, struct err *err)
 {
-    TRY(choose(st, percent, &c->pack, &c->phase, out_waiting, err));
+    enum compact_choice choice = COMPACT_NOTHING;
+
+    TRY(compact_choose(st, percent, &c->pack, &choice, out_waiting, err));
+    c->phase = choice == COMPACT_NOTHING ? PHASE_IDLE : choice == COMPACT_COUNT ? PHASE_COUNT_FRAMES : PHASE_FRAMES;
     c->after = 0;
     c->live = 0;
     c->finishes = 0;
@@ -616,11 +548,11 @@ int compact_step(struct store *st, unsigned percent, struct compact_step *out, b
 
 int compact_wanted(struct store *st, unsigned percent, bool *out, struct err *err)
 {
+    enum compact_choice choice = COMPACT_NOTHING;
     struct pack_info pack;
-    enum phase phase;
     uint64_t waiting;
 
-    TRY(choose(st, percent, &pack, &phase, &waiting, err));
-    *out = phase != PHASE_IDLE;
+    TRY(compact_choose(st, percent, &pack, &choice, &waiting, err));
+    *out = choice != COMPACT_NOTHING;
     return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * store/compact_internal.h - compaction of packs: compact.c moves, compact_meta.c says which metadata stays.
+ * store/compact_internal.h - compaction of packs: compact_choose.c finds them, compact.c moves what is in them,
+ * compact_meta.c says which metadata stays.
  */
 #pragma once
 
@@ -29,6 +30,14 @@ MUST_CHECK int compact_step(struct store *st, unsigned percent, struct compact_s
 /* Whether compact_step() has something to do, by what memory knows. */
 MUST_CHECK int compact_wanted(struct store *st, unsigned percent, bool *out, struct err *err);
 void compact_stats(struct store *st, struct store_stats *out);
+
+/* compact_choose.c */
+enum compact_choice { COMPACT_NOTHING = 0, COMPACT_COUNT, COMPACT_MOVE };
+/* out_waiting: packs that are worth it, as far as known. */
+MUST_CHECK int compact_choose(struct store *st, unsigned percent, struct pack_info *out,
+                              enum compact_choice *out_choice, uint64_t *out_waiting, struct err *err);
+/* So many live bytes are enough to leave the pack alone. */
+bool compact_enough(uint64_t live_bytes, const struct pack_info *p, unsigned percent);
 
 enum compact_keep { COMPACT_DROP = 0, COMPACT_KEEP, COMPACT_SHORTEN /* a recipe: only its head, as PACK_LAYER */ };
 

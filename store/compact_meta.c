@@ -105,8 +105,8 @@ static int blob_current(struct sql_db *db, const struct pack_header *r, const st
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
-    TRY(sql_query(db, &q,
-                  "SELECT c.digest = ?2 FROM blob b JOIN canonical c ON c.id = b.canonical_id WHERE b.digest = ?1", err));
+    TRY(sql_query(
+        db, &q, "SELECT c.digest = ?2 FROM blob b JOIN canonical c ON c.id = b.canonical_id WHERE b.digest = ?1", err));
     sql_bind_digest(&q, 1, &r->key);
     sql_bind_digest(&q, 2, &l->canonical);
     return is_true(&q, out, err);

@@ -277,8 +277,8 @@ static int note_damage(struct damage *dm, int64_t chunk_id, const struct pack_lo
 }
 
 /* One frame: damaged, gone and unreadable are all the same here. */
-static int check_frame(struct store *st, int64_t chunk_id, struct pack_loc *loc, struct buf *frame,
-                       struct damage *dm, struct err *err)
+static int check_frame(struct store *st, int64_t chunk_id, struct pack_loc *loc, struct buf *frame, struct damage *dm,
+                       struct err *err)
 {
     struct err why = ERR_INIT;
 

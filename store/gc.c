@@ -68,8 +68,7 @@ static int compact(struct store_gc *gc, bool *out_more, struct err *err)
     gc->pack_disk_bytes += step.disk_bytes;
     if (gc->done.packs < gc->done.packs_done + step.waiting)
         gc->done.packs = gc->done.packs_done + step.waiting;
-    gc->done.freed_bytes =
-        gc->pack_disk_bytes > gc->done.moved_bytes ? gc->pack_disk_bytes - gc->done.moved_bytes : 0;
+    gc->done.freed_bytes = gc->pack_disk_bytes > gc->done.moved_bytes ? gc->pack_disk_bytes - gc->done.moved_bytes : 0;
     return 0;
 }
 

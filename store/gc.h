@@ -22,7 +22,7 @@ struct store_gc_progress {
     uint64_t evicted, evicted_bytes; /* things, and by how much the store shrank meanwhile */
     uint64_t packs, packs_done;      /* to be compacted, as far as known; compacted */
     uint64_t moved_bytes;            /* records appended again */
-    uint64_t freed_bytes;            /* blocks that the compacted packs gave back, less moved_bytes; 0 when it was more */
+    uint64_t freed_bytes; /* blocks that the compacted packs gave back, less moved_bytes; 0 when it was more */
 };
 
 /* evict: also down to the low mark of the quota, whatever the high mark says. Otherwise what is there stays, and only

@@ -129,7 +129,7 @@ struct pack_info {
 MUST_CHECK int packs_list(struct packs *ps, struct pack_info **out, size_t *out_count, struct err *err);
 /* As counted when info.changes was `changes`. */
 void packs_set_live(struct packs *ps, int64_t pack, uint64_t live_bytes, uint64_t changes);
-/* Not idle for a while: something is wrong with it. */
+/* Not idle for a while, longer each time: something is wrong with it. */
 void packs_set_aside(struct packs *ps, int64_t pack);
 uint64_t packs_max_bytes(const struct packs *ps);
 /* After its row is gone: the file goes. Whoever reads it at this moment reads on. */

@@ -9,7 +9,8 @@
 #include <errno.h>
 #include <unistd.h>
 
-#define ASIDE_MS 60000
+#define ASIDE_FIRST_MS 60000
+#define ASIDE_MAX_MS 3600000
 
 /* ---- holds -------------------------------------------------------------------------------------------------------------- */
 
@@ -105,8 +106,12 @@ void packs_set_aside(struct packs *ps, int64_t pack)
 
     lock_take(&ps->lock);
     p = pack_find(ps, pack);
-    if (p != NULL)
-        p->aside_until = clock_mono_ms() + ASIDE_MS;
+    if (p != NULL) {
+        p->aside_ms = p->aside_ms == 0 ? ASIDE_FIRST_MS : p->aside_ms * 2;
+        if (p->aside_ms > ASIDE_MAX_MS)
+            p->aside_ms = ASIDE_MAX_MS;
+        p->aside_until = clock_mono_ms() + p->aside_ms;
+    }
     lock_give(&ps->lock);
 }
 

@@ -63,8 +63,8 @@ static void put_meta(const struct pack_header *r, uint8_t h[PACK_RECORD_HEADER_B
 static void get_meta(const uint8_t h[PACK_RECORD_HEADER_BYTES], struct pack_header *out)
 {
     if (out->type != PACK_FRAME) {
-        out->meta = (struct pack_meta){.origin_pack = (int64_t)le_get64(h + 16),
-                                       .origin_off = (uint64_t)le_get32(h + 12) * 8};
+        out->meta =
+            (struct pack_meta){.origin_pack = (int64_t)le_get64(h + 16), .origin_off = (uint64_t)le_get32(h + 12) * 8};
         return;
     }
     out->meta = (struct pack_meta){.raw_bytes = le_get32(h + 12),

@@ -100,6 +100,7 @@ struct pack {
     uint64_t live_bytes;   /* as of live_changes; 0: never counted */
     uint64_t live_changes; /* `changes` of then */
     int64_t aside_until;   /* monotonic milliseconds */
+    int64_t aside_ms;      /* for how long the last time */
     bool gone;             /* its file and its place in the table are; who unpins it last frees it */
 };
 

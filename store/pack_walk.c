@@ -90,7 +90,8 @@ void pack_walk_reject(struct pack_walk *w)
     w->next = w->at + 8;
 }
 
-int pack_walk_payload(struct pack_walk *w, const struct pack_header *r, struct buf *out, bool *out_good, struct err *err)
+int pack_walk_payload(struct pack_walk *w, const struct pack_header *r, struct buf *out, bool *out_good,
+                      struct err *err)
 {
     size_t got;
 

@@ -177,10 +177,8 @@ static struct digest put_manifest(struct store *st, int64_t repo, const char *ta
 }
 
 /* All that can be superseded is, across packs that are compacted in any order. */
-static void test_metadata(void **state)
+static void use_metadata(struct fixture *f, struct world *w)
 {
-    struct fixture *f = *state;
-    CLEANUP(free_ptr) struct world *w = new_world(f, false);
     struct err err = ERR_INIT;
     struct digest first, second, view;
     int64_t repo;
@@ -198,6 +196,14 @@ static void test_metadata(void **state)
     ASSERT_OK(store_tag_drop(f->st, repo, "goes", &err));
     ASSERT_OK(store_tag_set(f->st, repo, "moves", &first, &err));
     fill(w, 6, 60000);
+}
+
+static void test_metadata(void **state)
+{
+    struct fixture *f = *state;
+    CLEANUP(free_ptr) struct world *w = new_world(f, false);
+
+    use_metadata(f, w);
     for (unsigned round = 0; round < 3; round++) {
         /* Newer packs first: their records are copied, and older ones behind them. */
         for (unsigned i = 17 - round * 6; i > 12 - round * 6; i--)
@@ -263,6 +269,40 @@ static void test_unknown_records(void **state)
     assert_int_equal(pack_end(f->st->packs, 1), 0); /* gone */
     assert_int_equal(count_type(f->st, (enum pack_record)77), 1);
     assert_int_equal(count_type(f->st, PACK_TAG), 1);
+}
+
+static void check_plan(void *arg, struct sql_db *db, const char *sql)
+{
+    char *explain = sqlite3_mprintf("EXPLAIN QUERY PLAN %s", sql);
+    sqlite3_stmt *stmt = NULL;
+
+    assert_int_equal(sqlite3_prepare_v2(sql_handle(db), explain, -1, &stmt, NULL), SQLITE_OK);
+    while (strncmp(sql, "SELECT id, end FROM pack", 24) != 0 && sqlite3_step(stmt) == SQLITE_ROW) {
+        const char *detail = (const char *)sqlite3_column_text(stmt, 3);
+
+        /* Of what was found by an index already. */
+        if (strncmp(detail, "SCAN ", 5) == 0 && strncmp(detail, "SCAN (subquery", 14) != 0 &&
+            strcmp(detail, "SCAN sub") != 0 && strcmp(detail, "SCAN CONSTANT ROW") != 0 &&
+            strstr(sql, "sqlite_schema") == NULL)
+            fail_msg("%s\n  in %.400s", detail, sql);
+    }
+    (void)sqlite3_finalize(stmt);
+    sqlite3_free(explain);
+    ++*(unsigned *)arg;
+}
+
+/* A pack has few of the chunks, the store millions. */
+static void test_no_query_scans_a_table(void **state)
+{
+    struct fixture *f = *state;
+    CLEANUP(free_ptr) struct world *w = new_world(f, false);
+    unsigned statements = 0;
+
+    use_metadata(f, w);
+    evict_most(w, 8);
+    assert_true(run_gc(f->st, false).moved_bytes > 60000);
+    catalog_each_statement(f->st, check_plan, &statements);
+    assert_true(statements > 40);
 }
 
 /* ---- damage ------------------------------------------------------------------------------------------------------------------ */
@@ -343,31 +383,45 @@ static void test_an_open_writer(void **state)
     expect_packs_tell_all(f->st);
 }
 
+static void compact_all(struct fixture *f, unsigned steps)
+{
+    struct err err = ERR_INIT;
+
+    sql_change(f->st, "UPDATE chunk SET refs = refs"); /* a transaction: all ends are on record */
+    for (unsigned step = 0; step < steps; step++) {
+        struct compact_step done;
+        bool more;
+
+        ASSERT_OK(compact_step(f->st, 1000, &done, &more, &err)); /* all packs are worth it */
+    }
+}
+
 /* Chunks that an open writer shares move away under it, more than once. */
 static void test_shared_chunks_move(void **state)
 {
     struct fixture *f = *state;
     CLEANUP(free_ptr) struct world *w = new_world(f, false);
     CLEANUP(layer_writer_cleanup) struct layer_writer *lw = NULL;
-    struct made twice = {.seed = 1, .len = 120000};
-    CLEANUP(free_ptr) uint8_t *data = NULL;
+    struct made *once = make_layer(w, 777, 1500000);
+    CLEANUP(free_ptr) uint8_t *data = made_bytes(once);
+    struct digest source = put_source(f->st, 999);
     struct layer_result r;
     struct err err = ERR_INIT;
+    int64_t last;
 
-    fill(w, 12, 60000);
-    data = made_bytes(&w->layers[0]);
-    data = realloc(data, 2 * w->layers[0].len);
+    data = realloc(data, 2 * once->len);
     assert_non_null(data);
-    memcpy(data + w->layers[0].len, data, w->layers[0].len);
-    twice.source = put_source(f->st, 999);
-    lw = begin_layer(f->st, &twice.source, data, w->layers[0].len, 1000000);
-    for (unsigned i = 1; i < w->count; i++)
-        evict_layer(w, &w->layers[i]);
-    assert_true(run_gc(f->st, false).packs_done > 0);
-    ASSERT_OK(layer_writer_put(lw, data + w->layers[0].len, w->layers[0].len, &err));
+    memcpy(data + once->len, data, once->len);
+    (void)make_layer(w, 1, 300000);
+    lw = begin_layer(f->st, &source, data, once->len, 1000000);
+    last = f->st->packs->last_id;
+    compact_all(f, 100);
+    assert_true(f->st->packs->last_id > last + 3);
+    ASSERT_OK(layer_writer_put(lw, data + once->len, once->len, &err));
     ASSERT_OK(layer_writer_commit(lw, &r, &err));
-    expect_layer(f->st, &r, data, 2 * w->layers[0].len);
-    expect_made(f->st, &w->layers[0]);
+    assert_in_range(r.new_chunks, 1, 3); /* where the two copies meet */
+    expect_layer(f->st, &r, data, 2 * once->len);
+    expect_world(w, f->st);
     expect_sound_catalog(f->st);
 }
 
@@ -392,15 +446,9 @@ static void slow_reader(struct fixture *f, bool holes, enum layer_form form)
         len += n;
         if (round >= 6)
             continue;
-        f->st->packs->max_bytes = round % 2 == 0 ? 64 << 10 : 2 << 20; /* all packs are worth it now */
+        f->st->packs->max_bytes = round % 2 == 0 ? 64 << 10 : 2 << 20;
         fill(w, 2, 30000);
-        sql_change(f->st, "UPDATE chunk SET refs = refs"); /* a transaction: all ends are on record */
-        for (unsigned step = 0; step < 400; step++) {
-            struct compact_step done;
-            bool more;
-
-            ASSERT_OK(compact_step(f->st, 1000, &done, &more, &err));
-        }
+        compact_all(f, 400);
     }
     source_free(s);
     assert_int_equal(rc, STEP_EOF);
@@ -639,6 +687,7 @@ int main(void)
         T(test_metadata),
         T(test_recipes_of_evicted_layers),
         T(test_unknown_records),
+        T(test_no_query_scans_a_table),
         T(test_a_bad_frame),
         T(test_a_pack_that_cannot_be_read),
         T(test_an_open_writer),

@@ -169,8 +169,7 @@ static inline const struct record *winner(const struct records *rs, about_fn *ab
     const struct record *best = NULL;
 
     for (size_t i = 0; i < rs->count; i++)
-        if (about(&rs->items[i], what) &&
-            (best == NULL || pack_origin_later(&rs->items[i].h.meta, &best->h.meta)))
+        if (about(&rs->items[i], what) && (best == NULL || pack_origin_later(&rs->items[i].h.meta, &best->h.meta)))
             best = &rs->items[i];
     return best;
 }
@@ -246,8 +245,8 @@ static inline bool about_place(const struct record *r, const void *what)
 {
     const struct thing *t = what;
 
-    return r->h.type == PACK_FRAME && digest_equal(&r->h.key, &t->key) && strcmp(t->text[0], pack_name(r->pack).s) == 0 &&
-           r->off == (uint64_t)t->number;
+    return r->h.type == PACK_FRAME && digest_equal(&r->h.key, &t->key) &&
+           strcmp(t->text[0], pack_name(r->pack).s) == 0 && r->off == (uint64_t)t->number;
 }
 
 typedef void row_fn(const struct records *rs, struct sql_query *q);

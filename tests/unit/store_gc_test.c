@@ -128,6 +128,32 @@ static void test_overfilled_without_holes(void **state)
     overfill(*state, false, 100);
 }
 
+/* Beforehand, in the background; and some room is kept for what makes room. */
+static void test_make_room_without_holes(void **state)
+{
+    struct fixture *f = *state;
+    CLEANUP(free_ptr) struct world *w = new_world(f, false);
+    struct err err = ERR_INIT;
+    uint64_t limit;
+    bool more = true;
+
+    for (unsigned i = 0; i < 30; i++)
+        (void)make_layer(w, i + 1, 60000);
+    store_idle(f->st);
+    f->st->opt.quota_bytes = used(f) * 100 / 97;
+    limit = room_limit(f->st);
+    small_packs(f, true);
+    assert_int_equal(room_limit(f->st) - limit, SMALL_PACK_BYTES);
+    small_packs(f, false);
+    for (unsigned i = 0; more; i++) {
+        assert_true(i < 1000);
+        ASSERT_OK(store_make_room(f->st, &more, &err));
+    }
+    assert_true(used(f) <= f->st->opt.quota_bytes / 100 * 90);
+    assert_in_range(still_there(w), 15, 29);
+    expect_world(w, f->st);
+}
+
 /* There is no room at all: what moves frees its old place at once. */
 static void test_a_full_store(void **state)
 {
@@ -212,13 +238,9 @@ static void test_the_catalog_does_not_grow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(test_an_empty_store),
-        T(test_down_to_the_low_mark),
-        T(test_overfilled),
-        T(test_overfilled_without_holes),
-        T(test_a_full_store),
-        T(test_no_byte_is_free),
-        T(test_the_catalog_does_not_grow),
+        T(test_an_empty_store),           T(test_down_to_the_low_mark),      T(test_overfilled),
+        T(test_overfilled_without_holes), T(test_make_room_without_holes),   T(test_a_full_store),
+        T(test_no_byte_is_free),          T(test_the_catalog_does_not_grow),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
