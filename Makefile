@@ -28,7 +28,7 @@ test-long:
 	@tools/test.sh long
 
 bench: build
-	@tools/install-deps.sh test
+	@tools/install-deps.sh bench
 	@cmake --build build/release --target bench_programs
 	@if [ -x bench/run.sh ]; then exec bench/run.sh; else echo "bench/run.sh is missing"; exit 1; fi
 

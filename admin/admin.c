@@ -38,6 +38,7 @@ struct route {
     const char *path;
     bool prefix; /* the path goes on behind it */
     bool hook;   /* there only with test_hooks, on the Unix socket */
+    bool change; /* on the Unix socket only (A1) */
     unsigned methods;
     route_fn *fn;
 };
@@ -127,7 +128,11 @@ static int get_front(struct admin *a, struct http_exchange *x UNUSED, const char
                    "GET /readyz              it listens and its store can be read\n"
                    "GET /api/v1/stats        numbers, JSON\n"
                    "GET /api/v1/images       tags in the store, JSON\n"
-                   "GET /api/v1/images/REF   one image: its manifests, views and layers, JSON\n",
+                   "GET /api/v1/images/REF   one image: its manifests, views and layers, JSON\n"
+                   "GET /api/v1/pins         images that are never evicted, JSON\n"
+                   "\n"
+                   "On the Unix socket in the store only:\n"
+                   "POST /api/v1/pin?ref=    keep an image; unpin?ref= lets go of it, rm?ref= takes it away\n",
                    a->version));
     return plain(answer, text, err);
 }
@@ -143,11 +148,9 @@ static int get_healthz(struct admin *a UNUSED, struct http_exchange *x UNUSED, c
 static int get_readyz(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
                       struct err *err)
 {
-    static const struct digest nobody;
-    struct store_blob blob;
     struct err why = ERR_INIT;
 
-    if (store_blob_lookup(proxy_store(a->proxy), &nobody, &blob, &why) == 0)
+    if (store_health(proxy_store(a->proxy), &why) == 0)
         return plain(answer, "ready\n", err);
     log_event(LOG_ERR, "admin.notready", "req=%s error=%s", http_request_id(x), log_quote(why.msg).s);
     TRY(plain(answer, "not ready: the store cannot be read\n", err));
@@ -190,6 +193,58 @@ static int get_image(struct admin *a, struct http_exchange *x UNUSED, const char
     return answer_json(answer, &body, err);
 }
 
+static int get_pins(struct admin *a, struct http_exchange *x UNUSED, const char *rest UNUSED,
+                    struct http_answer *answer, struct err *err)
+{
+    CLEANUP(buf_release) struct buf body = BUF_INIT(ADMIN_BODY_MAX_BYTES);
+
+    TRY(admin_pins_json(proxy_store(a->proxy), &body, err));
+    return answer_json(answer, &body, err);
+}
+
+/* The ?ref= of a request that changes something. */
+static int asked_ref(const struct admin *a, const struct http_exchange *x, struct admin_ref *out, struct err *err)
+{
+    const char *text = http_query(x, "ref");
+
+    if (text == NULL || *text == '\0')
+        return err_set(err, ERR_USAGE, "which image? say ?ref=NAME:TAG or ?ref=NAME@sha256:...");
+    return admin_ref_parse(text, proxy_upstreams(a->proxy), out, err);
+}
+
+static int post_pin(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
+                    struct err *err)
+{
+    CLEANUP(buf_release) struct buf body = BUF_INIT(ADMIN_BODY_MAX_BYTES);
+    struct admin_ref ref;
+
+    TRY(asked_ref(a, x, &ref, err));
+    TRY(admin_pin_json(proxy_store(a->proxy), &ref, true, &body, err));
+    return answer_json(answer, &body, err);
+}
+
+static int post_unpin(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
+                      struct err *err)
+{
+    CLEANUP(buf_release) struct buf body = BUF_INIT(ADMIN_BODY_MAX_BYTES);
+    struct admin_ref ref;
+
+    TRY(asked_ref(a, x, &ref, err));
+    TRY(admin_pin_json(proxy_store(a->proxy), &ref, false, &body, err));
+    return answer_json(answer, &body, err);
+}
+
+static int post_rm(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
+                   struct err *err)
+{
+    CLEANUP(buf_release) struct buf body = BUF_INIT(ADMIN_BODY_MAX_BYTES);
+    struct admin_ref ref;
+
+    TRY(asked_ref(a, x, &ref, err));
+    TRY(admin_remove_json(proxy_store(a->proxy), &ref, &body, err));
+    return answer_json(answer, &body, err);
+}
+
 static int post_evict(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
                       struct err *err)
 {
@@ -213,6 +268,10 @@ static const struct route routes[] = {
     {.path = "/api/v1/stats", .methods = GET_HEAD, .fn = get_stats},
     {.path = "/api/v1/images", .methods = GET_HEAD, .fn = get_images},
     {.path = "/api/v1/images/", .prefix = true, .methods = GET_HEAD, .fn = get_image},
+    {.path = "/api/v1/pins", .methods = GET_HEAD, .fn = get_pins},
+    {.path = "/api/v1/pin", .change = true, .methods = POST, .fn = post_pin},
+    {.path = "/api/v1/unpin", .change = true, .methods = POST, .fn = post_unpin},
+    {.path = "/api/v1/rm", .change = true, .methods = POST, .fn = post_rm},
     {.path = "/api/v1/test/evict", .hook = true, .methods = POST, .fn = post_evict},
 };
 
@@ -272,6 +331,11 @@ static void handle(void *arg, struct http_exchange *x)
 
         reply_error(x, 405, "method_not_allowed", reads ? "GET, HEAD" : "POST",
                     reads ? "only GET and HEAD" : "only POST");
+        return;
+    }
+    if (r->change && !http_is_unix(x)) {
+        reply_error(x, 403, "forbidden", NULL,
+                    "a TCP port never changes anything; ask over the Unix socket in the store (--store DIR)");
         return;
     }
     if (r->fn(port->admin, x, rest, &answer, &err) < 0) {

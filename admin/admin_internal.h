@@ -5,6 +5,7 @@
 #include "admin/admin.h"
 #include "base/buf.h"
 #include "store/meta.h"
+#include "store/pin.h"
 
 #include <jansson.h>
 
@@ -37,6 +38,12 @@ MUST_CHECK int admin_ref_parse(const char *text, const struct upstreams *ups, st
 
 /* ERR_NOTFOUND when the store does not know it. Never asks an upstream. */
 MUST_CHECK int admin_image_json(struct store *st, const struct admin_ref *ref, struct buf *out, struct err *err);
+
+/* Pins or unpins; drops a tag with its bytes; lists pins. ERR_NOTFOUND: nothing of that name is in the store. */
+MUST_CHECK int admin_pin_json(struct store *st, const struct admin_ref *ref, bool pinned, struct buf *out,
+                              struct err *err);
+MUST_CHECK int admin_remove_json(struct store *st, const struct admin_ref *ref, struct buf *out, struct err *err);
+MUST_CHECK int admin_pins_json(struct store *st, struct buf *out, struct err *err);
 
 MUST_CHECK int admin_error_json(const char *code, const char *message, struct buf *out, struct err *err);
 

@@ -110,7 +110,8 @@ static int build_url(const struct admin_target *t, CURL *curl, const char *path,
                       escaped != NULL ? escaped : "");
 }
 
-int admin_client_get(const struct admin_target *t, const char *path, const char *ref, struct buf *out, struct err *err)
+static int ask(const struct admin_target *t, bool post, const char *path, const char *ref, struct buf *out,
+               struct err *err)
 {
     CLEANUP(easy_cleanup) CURL *curl = curl_easy_init();
     CLEANUP(free_ptr) char *url = NULL;
@@ -126,6 +127,8 @@ int admin_client_get(const struct admin_target *t, const char *path, const char 
     TRY(build_url(t, curl, path, ref, &url, err));
     curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, socket);
+    if (post)
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
     curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* http_proxy is for the way out, never for this */
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http");
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -141,4 +144,14 @@ int admin_client_get(const struct admin_target *t, const char *path, const char 
         return not_reached(t, curl, rc, err);
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     return status == 200 ? 0 : answered_error(status, out, err);
+}
+
+int admin_client_get(const struct admin_target *t, const char *path, const char *ref, struct buf *out, struct err *err)
+{
+    return ask(t, false, path, ref, out, err);
+}
+
+int admin_client_post(const struct admin_target *t, const char *path, const char *ref, struct buf *out, struct err *err)
+{
+    return ask(t, true, path, ref, out, err);
 }

@@ -48,14 +48,14 @@ static int add_image(void *arg, const struct store_image *image, struct err *err
     CLEANUP(free_ptr) char *ref = NULL;
 
     TRY(str_printf(&ref, err, "%s/%s:%s", image->upstream, image->name, image->tag));
-    item = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:b, s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "ref", ref,
+    item = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:b, s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:b}", "ref", ref,
                      "upstream", image->upstream, "repository", image->name, "tag", image->tag, "digest",
                      admin_json_digest(&image->digest), "media_type", text_or_null(image->media_type), "index",
                      image->is_index, "checked_at", admin_json_time(image->checked_at), "views",
                      views_word(image->views), "reason", text_or_null(image->reason), "signed",
                      signed_value(image->is_signed), "layers", (json_int_t)image->layers, "canonical_layers",
                      (json_int_t)image->canonical_layers, "original_bytes", (json_int_t)image->original_bytes,
-                     "canonical_bytes", (json_int_t)image->canonical_bytes);
+                     "canonical_bytes", (json_int_t)image->canonical_bytes, "pinned", image->is_pinned);
     if (json_array_append_new(list, item) != 0)
         return err_set(err, ERR_NOMEM, "no memory for the list of images");
     return 0;
@@ -196,19 +196,21 @@ static int manifest_object(struct store *st, const struct digest *d, const char 
     CLEANUP(oci_manifest_release) struct oci_manifest parsed = {.is_index = false};
     CLEANUP(json_free) json_t *views = NULL;
     CLEANUP(json_free) json_t *list = json_array();
+    bool pinned = false;
 
     TRY(store_manifest_get(st, d, &m, err));
     TRY(oci_manifest_parse(m.body, m.len, m.media_type, &parsed, err));
+    TRY(store_is_pinned(st, d, &pinned, err));
     TRY(views_object(st, &m, reason != NULL ? reason : parsed.not_plain, &views, err));
     if (!parsed.is_index)
         TRY(layers_array(st, &parsed, list, err));
     else if (depth < DEPTH_MAX)
         TRY(children_array(st, &parsed, depth + 1, list, err));
-    *out = json_pack("{s:o, s:o, s:I, s:b, s:s, s:o, s:o, s:o, s:o}", "digest", admin_json_digest(d), "media_type",
+    *out = json_pack("{s:o, s:o, s:I, s:b, s:s, s:o, s:o, s:b, s:o, s:o}", "digest", admin_json_digest(d), "media_type",
                      text_or_null(m.media_type), "size", (json_int_t)m.len, "index", parsed.is_index, "view",
                      oci_view_name((enum oci_view)m.view), "upstream_digest", admin_json_digest(&m.upstream), "signed",
-                     signed_value(m.is_signed), "views", steal(&views), parsed.is_index ? "manifests" : "layers",
-                     steal(&list));
+                     signed_value(m.is_signed), "pinned", pinned, "views", steal(&views),
+                     parsed.is_index ? "manifests" : "layers", steal(&list));
     return *out != NULL ? 0 : err_set(err, ERR_NOMEM, "no memory for a manifest");
 }
 

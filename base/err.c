@@ -42,6 +42,8 @@ static enum err_code code_of_errno(int sys)
     case EDQUOT:
         return ERR_NOSPC;
     case ENOMEM:
+    case EMFILE: /* passes like that */
+    case ENFILE:
         return ERR_NOMEM;
     case ENOENT:
         return ERR_NOTFOUND;

@@ -27,7 +27,7 @@ enum err_code {
     ERR_DENIED = -9,       /* not allowed (401 and 403 of an upstream included) */
     ERR_UNSUPPORTED = -10, /* understood, but not something recask does */
     ERR_NOSPC = -11,       /* the disk or the quota is full */
-    ERR_NOMEM = -12,       /* an allocation failed */
+    ERR_NOMEM = -12,       /* an allocation failed, or there is no file descriptor left */
     ERR_IO = -13,          /* the operating system failed a read, write or open */
     ERR_USAGE = -14,       /* the command line or the configuration is wrong */
     ERR_BUG = -15,         /* a promise inside recask was broken */
@@ -50,7 +50,7 @@ struct err {
 int err_set(struct err *err, enum err_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Like err_set() for a failed system call: appends ": strerror(sys)" and picks the code from errno
- * (ENOSPC, EDQUOT -> NOSPC; ENOMEM -> NOMEM; ENOENT -> NOTFOUND; else IO). */
+ * (ENOSPC, EDQUOT -> NOSPC; ENOMEM, EMFILE, ENFILE -> NOMEM; ENOENT -> NOTFOUND; else IO). */
 int err_sys(struct err *err, int sys, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Puts "context: " in front of the message and returns the code that err holds already. */

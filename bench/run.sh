@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # bench/run.sh - the numbers of the README: makes a Debian-based image, pulls it with real clients straight from a
-# registry and through recask, in turn, and writes bench/RESULTS.md. Needs root and tools/install-e2e.sh.
+# registry and through recask, in turn, measures what serving costs beside nginx (bench/serve.py, also alone), and writes
+# bench/RESULTS.md. Needs root and tools/install-e2e.sh.
 #
 #   bench/run.sh [--rounds N] [--views] [CLIENT...]      clients as in tests/e2e/clients.sh; default: all that pull
 #   --views: each client also with --view canonical and --view zstd, for the table in oci/client.c
@@ -25,6 +26,7 @@ cmake --build --preset release --target recask >/dev/null
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 RECASK_E2E_PLAIN=1 RECASK_BIN=${RECASK_BIN:-$PWD/build/release/recask} RECASK_BENCH_ARGS="$*" bash bench/pull.sh | tee "$out"
+RECASK_BIN=${RECASK_BIN:-$PWD/build/release/recask} python3 bench/serve.py | tee -a "$out"
 {
     echo "# Results"
     echo

@@ -14,12 +14,18 @@
 extern char **environ;
 
 /* In the order of `recask --help`. */
-static const struct command *const commands[] = {&cmd_serve, &cmd_ls,     &cmd_inspect,
-                                                 &cmd_stats, &cmd_config, &cmd_version};
+static const struct command *const commands[] = {&cmd_serve, &cmd_ls,    &cmd_inspect, &cmd_pin,    &cmd_unpin,
+                                                 &cmd_rm,    &cmd_stats, &cmd_config,  &cmd_version};
 
 const struct flag cli_target_flags[] = {
     {"--store", "DIR", "store of the instance to ask (RECASK_STORE; default: where \"recask serve\" has it)"},
     {"--admin", "ADDR:PORT", "ask this admin port instead of the socket in the store"},
+    {"--json", NULL, "print the admin API's answer as it is"},
+    {NULL, NULL, NULL},
+};
+
+const struct flag cli_change_flags[] = {
+    {"--store", "DIR", "store of the instance to tell (RECASK_STORE; default: where \"recask serve\" has it)"},
     {"--json", NULL, "print the admin API's answer as it is"},
     {NULL, NULL, NULL},
 };
@@ -57,6 +63,18 @@ int cli_ask(const struct args *args, const char *path, const char *ref, struct b
         TRY(config_store_path(args_value(args, "--store"), cli_env(), &store, err));
     target.store = store;
     return admin_client_get(&target, path, ref, answer, err);
+}
+
+int cli_change(const struct args *args, const char *path, const char *ref, struct buf *answer, struct err *err)
+{
+    CLEANUP(free_ptr) char *store = NULL;
+    struct admin_target target = {.address = NULL};
+
+    if (*ref == '\0')
+        return err_set(err, ERR_USAGE, "the image's name is empty");
+    TRY(config_store_path(args_value(args, "--store"), cli_env(), &store, err));
+    target.store = store;
+    return admin_client_post(&target, path, ref, answer, err);
 }
 
 /* ---- dispatch ---------------------------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@ int cli_run(int argc, char **argv);
 const struct command *cli_command_at(size_t i);
 
 extern const struct command cmd_serve, cmd_ls, cmd_inspect, cmd_stats, cmd_config, cmd_version;
+extern const struct command cmd_pin, cmd_unpin, cmd_rm;
 
 /* Help texts, wrapped to 96 columns. */
 MUST_CHECK int help_overview(struct buf *out, struct err *err);
@@ -30,5 +31,11 @@ bool cli_stdout_bold(void); /* a terminal, and NO_COLOR is not set */
 /* --store, --admin, --json: the flags of each command that asks a running instance. */
 extern const struct flag cli_target_flags[];
 
+/* --store, --json: of those that change something, for which there is no admin port. */
+extern const struct flag cli_change_flags[];
+
 /* Asks the instance that args name. ref: appended to path, or NULL. */
 MUST_CHECK int cli_ask(const struct args *args, const char *path, const char *ref, struct buf *answer, struct err *err);
+/* The same for what changes something (POST). */
+MUST_CHECK int cli_change(const struct args *args, const char *path, const char *ref, struct buf *answer,
+                          struct err *err);

@@ -46,6 +46,7 @@ static int render_facts(const struct admin_json *m, struct buf *out, struct err 
         TRY(fact(&t, "state", "not asked for by any client yet", err));
         return table_render(&t, false, out, err);
     }
+    TRY(fact(&t, "pinned", admin_json_true(m, "pinned") ? "yes" : "no", err));
     TRY(fact(&t, "signed", signed_word(m), err));
     TRY(fact(&t, "views", state, err));
     TRY(fact(&t, "  canonical", admin_json_text(views, "canonical"), err));

@@ -7,7 +7,8 @@
 #define ANSWER_MAX_BYTES (64u << 20)
 
 static const struct table_column columns[] = {
-    {"IMAGE", false}, {"DIGEST", false}, {"LAYERS", true}, {"SIZE", true}, {"UNPACKED", true}, {"VIEWS", false},
+    {"IMAGE", false},   {"DIGEST", false}, {"LAYERS", true}, {"SIZE", true},
+    {"UNPACKED", true}, {"PINNED", false}, {"VIEWS", false},
 };
 
 /* An index has no layers of its own; its images are known by their digests only (inspect shows them). */
@@ -25,9 +26,13 @@ static int add_row(struct table *t, const struct admin_json *image, struct err *
     const struct human size = human_bytes(admin_json_number(image, "original_bytes"));
     const struct human unpacked = human_bytes(admin_json_number(image, "canonical_bytes"));
     bool whole = admin_json_number(image, "layers") == admin_json_number(image, "canonical_layers");
-    const char *cells[] = {admin_json_text(image, "ref"),      short_digest,
-                           index ? "index" : layers.s,         index ? "-" : size.s,
-                           index || !whole ? "-" : unpacked.s, views};
+    const char *cells[] = {admin_json_text(image, "ref"),
+                           short_digest,
+                           index ? "index" : layers.s,
+                           index ? "-" : size.s,
+                           index || !whole ? "-" : unpacked.s,
+                           admin_json_true(image, "pinned") ? "yes" : "",
+                           views};
 
     return table_add(t, cells, err);
 }
@@ -63,6 +68,7 @@ const struct command cmd_ls = {
     .synopsis = "[--json] [--store DIR | --admin ADDR:PORT]",
     .summary = "list the images (tags) that a running instance knows",
     .details = "SIZE: the layers as upstream has them. UNPACKED: uncompressed, once all of them are taken apart.\n"
+               "PINNED: some pin keeps it from eviction (\"recask pin\" lists the pins).\n"
                "VIEWS: pending (not made yet), ready, or never and why. \"recask inspect\" shows one image.\n",
     .flags = cli_target_flags,
     .run = run,

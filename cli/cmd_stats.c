@@ -56,7 +56,8 @@ static int store_lines(struct table *t, const struct admin_json *store, struct e
              bytes_of(store, "canonical_bytes").s));
     TRY(line(t, err, "  chunks", "%s of %s, stored in %s", count_of(store, "chunks").s,
              bytes_of(store, "unique_chunk_bytes").s, bytes_of(store, "frame_bytes").s));
-    return line(t, err, "  originals", "%s", bytes_of(store, "original_bytes").s);
+    TRY(line(t, err, "  originals", "%s", bytes_of(store, "original_bytes").s));
+    return line(t, err, "  pins", "%s, which keep %s", count_of(store, "pins").s, bytes_of(store, "pinned_bytes").s);
 }
 
 static int render(const struct buf *answer, struct buf *out, struct err *err)

@@ -57,6 +57,25 @@ static void head_upstream(struct request *r, const struct digest *d, void (*then
     }
 }
 
+/* The upstream holds it for this repository. That the store cannot take note of that is no reason to refuse it. */
+static int note_confirmed(struct request *r, const struct digest *original, struct err *err)
+{
+    struct err why = ERR_INIT;
+
+    int rc = request_repo_confirmed(r, &why);
+    if (rc == 0)
+        rc = store_repo_add_blob(r->p->store, r->repo, original, r->head_bytes, &why);
+    if (error_of_store(rc)) {
+        log_event(LOG_WARN, "blob.confirm", "upstream=%s repo=%s digest=%s error=%s", upstream_name(r->route.up),
+                  r->route.name, digest_text(original).s, log_quote(why.msg).s);
+        r->confirmed = true;
+        return 0;
+    }
+    if (rc < 0)
+        *err = why;
+    return rc;
+}
+
 static void confirmed(struct request *r)
 {
     const struct store_source *s = &r->sources[r->source_at];
@@ -67,8 +86,7 @@ static void confirmed(struct request *r)
         confirm_next(r);
     } else if (r->err.code != 0) {
         request_fail(r, &r->err);
-    } else if (request_repo_confirmed(r, &err) < 0 ||
-               store_repo_add_blob(r->p->store, r->repo, &s->original, r->head_bytes, &err) < 0) {
+    } else if (note_confirmed(r, &s->original, &err) < 0) {
         request_fail(r, &err);
     } else {
         look(r);
@@ -165,7 +183,7 @@ static void follow(struct request *r, const struct store_source *s)
         return;
     }
     /* One that began between may_serve() and here, for another repository, says nothing about this one. */
-    bool allowed = started || fill_reads_from(r->fill, r->route.name);
+    bool allowed = started || r->confirmed || fill_reads_from(r->fill, r->route.name);
     if (!allowed && store_repo_has_blob(r->p->store, r->repo, &s->original, &allowed, &err) < 0) {
         request_fail(r, &err);
         return;
@@ -264,8 +282,7 @@ static void head_known(struct request *r)
         return;
     }
     struct err err = ERR_INIT;
-    if (request_repo_confirmed(r, &err) < 0 ||
-        store_repo_add_blob(r->p->store, r->repo, &r->digest, r->head_bytes, &err) < 0) {
+    if (note_confirmed(r, &r->digest, &err) < 0) {
         request_fail(r, &err);
         return;
     }
@@ -300,6 +317,7 @@ static void absent(struct request *r)
 static int may_serve(struct request *r, bool *out, struct err *err)
 {
     TRY(store_repo_has_blob(r->p->store, r->repo, &r->digest, out, err));
+    *out = *out || r->confirmed;
     if (*out || r->blob.role != ROLE_UNKNOWN)
         return 0;
     /* Nobody knows it: the transfer itself will be the confirmation, unless one for another repository is under way. */

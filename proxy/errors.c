@@ -95,6 +95,11 @@ static int add_detail(struct buf *b, const struct error_context *c, struct err *
     return buf_str(b, "}", err);
 }
 
+bool error_of_store(int code)
+{
+    return code == ERR_NOSPC || code == ERR_NOMEM || code == ERR_IO || code == ERR_BUSY;
+}
+
 int error_answer(struct http_answer *a, const struct error_context *c, const struct err *e, struct err *err)
 {
     CLEANUP(buf_release) struct buf body = BUF_INIT(16384);

@@ -12,8 +12,8 @@
  *       and looks at the store once more after it is on the table, so a blob is never fetched twice
  *   F2  a fill leaves the table only after its blob is committed (or it failed), and its background job is queued
  *   F3  nobody waits for a follower; a client that leaves does not stop the fill
- *   F4  of a blob that comes with a Content-Encoding nothing is handed out before it is VERIFIED, as sent or decoded
- *       (fill_decode.c); when the spool takes no more of it, it fails
+ *   F4  of a blob that comes with a Content-Encoding nothing is handed out before it is known whether it is the blob as sent
+ *       or decoded: VERIFIED (fill_decode.c), or DETACHED after all of it was read (fill_probe.c)
  */
 #include "base/log.h"
 #include "proxy/fill_internal.h"
@@ -38,6 +38,7 @@ static void fill_unref_arg(void *arg)
     if (atomic_fetch_sub(&f->refs, 1) != 1)
         return;
     REQUIRE(f->waiters.head == NULL && f->readers.head == NULL);
+    fill_probe_free(f->probe);
     source_free(f->stream);
     source_free(f->plain);
     spool_unref(f->plain_spool);
@@ -85,6 +86,7 @@ static void unlist(struct fill *f)
  * must not find this one. */
 static void finish(struct fill *f, enum fill_state state)
 {
+    fill_probe_free(steal(&f->probe));
     source_free(steal(&f->stream));
     source_free(steal(&f->plain));
     free_ptr(&f->buffer);
@@ -113,25 +115,79 @@ static int commit(struct fill *f, struct err *err)
     return spool_commit(f->spool, &f->digest, repo, err);
 }
 
-/* The spool took its last byte at spool_bytes(): those who follow go on from there by themselves. */
-static void detach(struct fill *f, const struct err *why)
+static void note_detach(struct fill *f, const struct err *why)
 {
     log_event(LOG_WARN, "fill.detach", "upstream=%s repo=%s digest=%s at=%" PRIu64 " error=%s", upstream_name(f->up),
               f->name, digest_text(&f->digest).s, f->spool ? spool_bytes(f->spool) : 0, log_quote(why->msg).s);
-    int rc = f->spool ? spool_hasher_clone(f->spool, &f->detached_hasher, &f->err)
-                      : hasher_new(&f->detached_hasher, &f->err);
-    if (rc < 0) {
+}
+
+/* The spool took its last byte at spool_bytes(): those who follow go on from there by themselves. */
+static void detach(struct fill *f, const struct err *why)
+{
+    note_detach(f, why);
+    if (f->spool && spool_hasher_clone(f->spool, &f->detached_hasher, &f->err) < 0)
         fail(f);
-        return;
-    }
-    finish(f, FILL_DETACHED);
+    else
+        finish(f, FILL_DETACHED);
+}
+
+static int open_stream(struct fill *f, struct err *err)
+{
+    CLEANUP(free_ptr) char *path = NULL;
+
+    TRY(str_printf(&path, err, "/v2/%s/blobs/%s", f->name, digest_text(&f->digest).s));
+    struct upstream_request req = {.up = f->up, .path = path};
+    TRY(upstream_stream_new(f->p->ups, &req, &f->stream, err));
+    source_set_waker(f->stream, fill_wake, f);
+    return 0;
+}
+
+/* What lies in the spools is of no use to anybody: nobody has read of it (F4), and the disk has a use for its room. */
+static void drop_spools(struct fill *f)
+{
+    struct spool *sent = f->spool;
+
+    source_free(steal(&f->plain));
+    spool_unref(steal(&f->plain_spool));
+    lock_take(&f->lock);
+    f->spool = NULL;
+    lock_give(&f->lock);
+    spool_unref(sent);
+}
+
+/* An encoded blob that the disk does not take. */
+static void begin_probe(struct fill *f, const struct err *why)
+{
+    note_detach(f, why);
+    drop_spools(f);
+    source_free(steal(&f->stream));
+    if (open_stream(f, &f->err) < 0 || fill_probe_begin(f, &f->err) < 0)
+        fail(f);
+    else
+        workpool_post(f->p->pool, &f->job);
+}
+
+/* Returns true when another step may follow at once. */
+static bool probe_once(struct fill *f)
+{
+    int rc = fill_probe_step(f, &f->err);
+
+    if (rc == STEP_EOF)
+        rc = fill_probe_end(f, &f->err);
+    if (rc < 0)
+        fail(f);
+    else if (rc == STEP_DONE)
+        finish(f, FILL_DETACHED);
+    return rc == STEP_MORE;
 }
 
 static void begin_decoding(struct fill *f)
 {
+    struct err err = ERR_INIT;
+
     f->decoded = true;
-    if (fill_decode_begin(f, &f->err) < 0)
-        fail(f);
+    if (fill_decode_begin(f, &err) < 0)
+        begin_probe(f, &err);
     else
         workpool_post(f->p->pool, &f->job);
 }
@@ -195,12 +251,10 @@ static int keep(struct fill *f, size_t len, struct err *err)
 
 static void cannot_keep(struct fill *f, const struct err *why)
 {
-    if (f->encoded) { /* F4: to be decoded it must lie somewhere */
-        f->err = *why;
-        fail(f);
-    } else {
+    if (f->encoded)
+        begin_probe(f, why);
+    else
         detach(f, why);
-    }
 }
 
 /* One read and one write. Returns true when another may follow at once. */
@@ -236,7 +290,11 @@ static void decode_some(struct fill *f)
 
     if (rc == 0)
         rc = fill_decode_slice(f, &f->err);
-    if (rc < 0) {
+    if (error_of_store(rc)) {
+        struct err why = f->err;
+        err_clear(&f->err);
+        begin_probe(f, &why);
+    } else if (rc < 0) {
         if (rc == ERR_FORMAT || rc == ERR_UNSUPPORTED)
             f->err.code = ERR_CORRUPT; /* the upstream's fault, not the client's */
         err_wrap(&f->err, "%s sent %s with a Content-Encoding, and its bytes are not the blob", upstream_name(f->up),
@@ -259,7 +317,7 @@ static void fill_run(void *arg)
         return;
     }
     for (int i = 0; i < DRAIN_READS; i++) {
-        if (f->over || !drain_once(f))
+        if (f->over || !(f->probe ? probe_once(f) : drain_once(f)))
             return;
     }
     workpool_post(f->p->pool, &f->job);
@@ -309,17 +367,6 @@ struct fill *fill_find(struct proxy *p, const struct upstream *up, const struct 
         fill_ref(f);
     lock_give(&p->lock);
     return f;
-}
-
-static int open_stream(struct fill *f, struct err *err)
-{
-    CLEANUP(free_ptr) char *path = NULL;
-
-    TRY(str_printf(&path, err, "/v2/%s/blobs/%s", f->name, digest_text(&f->digest).s));
-    struct upstream_request req = {.up = f->up, .path = path};
-    TRY(upstream_stream_new(f->p->ups, &req, &f->stream, err));
-    source_set_waker(f->stream, fill_wake, f);
-    return 0;
 }
 
 /* f is on the table (F1). A spool that cannot even be opened is a fill that detaches once it has seen the head: the length

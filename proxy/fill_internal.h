@@ -27,6 +27,7 @@ struct fill {
     bool decoded;              /* an encoded blob's bytes did not match, what they decode to is tried */
     struct source *plain;      /* of an encoded blob, while it is decoded */
     struct spool *plain_spool; /* what it is decoded to */
+    struct fill_probe *probe;  /* of an encoded blob that the spool does not take */
     struct spool *spool;       /* NULL when it could not be opened; changes once, under the lock: fill_decode_end() */
     /* under the lock; err, detached_hasher and was_present are constant once the state says so */
     struct lock lock; /* RANK_FILL */
@@ -38,7 +39,8 @@ struct fill {
     bool encoded; /* from STREAMING on: the upstream's answer has a Content-Encoding */
     bool was_present;
     struct err err;
-    struct hasher *detached_hasher; /* state after the spool's last byte */
+    struct hasher *detached_hasher; /* state after the spool's last byte; NULL: that is at 0 */
+    bool decode_alone;              /* detached and encoded: the blob is what its bytes decode to */
 };
 
 void fill_ref(void *f);
@@ -49,3 +51,10 @@ MUST_CHECK int fill_decode_begin(struct fill *f, struct err *err);
 /* STEP_MORE: again; STEP_WAIT: fill_wake() will be called, or has been; STEP_EOF: all is decoded; < 0. */
 MUST_CHECK int fill_decode_slice(struct fill *f, struct err *err);
 void fill_decode_end(struct fill *f); /* what was decoded is the fill's spool from here on */
+
+/* fill_probe.c; for the run, with f->stream at its start */
+MUST_CHECK int fill_probe_begin(struct fill *f, struct err *err);
+MUST_CHECK int fill_probe_step(struct fill *f, struct err *err); /* STEP_MORE, STEP_WAIT, STEP_EOF; < 0 */
+/* After STEP_EOF: length and decode_alone are known; ERR_CORRUPT when it is the blob in neither form. */
+MUST_CHECK int fill_probe_end(struct fill *f, struct err *err);
+void fill_probe_free(struct fill_probe *p); /* NULL is fine; before f->stream */

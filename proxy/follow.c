@@ -2,8 +2,10 @@
  *
  * A follower: a source over a fill's bytes from some offset on, at its own pace. It reads the spool while the fill writes
  * it; when the fill detaches, it goes on by a transfer of its own from where the spool ends, hashing on from the fill's
- * hash, so that the end is checked all the same.
+ * hash, so that the end is checked all the same. And when the spool cannot be read, by one from the start.
  */
+#include "base/log.h"
+#include "proxy/blob_internal.h"
 #include "proxy/fill_internal.h"
 
 #include <inttypes.h>
@@ -47,27 +49,69 @@ static uint64_t readable(const struct follower *fo)
     return have > HOLD_BACK_BYTES ? have - HOLD_BACK_BYTES : 0;
 }
 
-/* The rest from the upstream, checked against the digest unless only a range is wanted. */
-static int go_alone(struct follower *fo, struct err *err)
+/* From `at` on, where the fill's hash stands (or 0): what the digest is over, checked; a reader that starts later skips its part.
+ * Only bytes of a range need no digest. Takes stream. */
+static int check_alone(struct follower *fo, struct source **stream, uint64_t at, struct err *err)
+{
+    CLEANUP(source_cleanup) struct source *in = steal(stream);
+    CLEANUP(source_cleanup) struct source *checked = NULL;
+    CLEANUP(hasher_cleanup) struct hasher *hasher = NULL;
+    struct fill *f = fo->f;
+
+    if (f->detached_hasher && at > 0)
+        TRY(hasher_clone(f->detached_hasher, &hasher, err));
+    TRY(source_verified_new(&in, &f->digest, f->has_length ? f->length : SIZE_UNKNOWN, hasher ? &hasher : NULL, at,
+                            &checked, err));
+    if (fo->off > at)
+        return source_window_new(&checked, fo->off - at, UINT64_MAX, &fo->alone, err);
+    fo->alone = steal(&checked);
+    return 0;
+}
+
+/* The rest from the upstream, from `at` on: where f's hash stands, or 0. */
+static int go_alone(struct follower *fo, uint64_t at, bool decode, struct err *err)
 {
     CLEANUP(free_ptr) char *path = NULL;
     CLEANUP(source_cleanup) struct source *stream = NULL;
-    CLEANUP(hasher_cleanup) struct hasher *hasher = NULL;
+    CLEANUP(source_cleanup) struct source *plain = NULL;
     struct fill *f = fo->f;
-    uint64_t at = f->spool ? spool_bytes(f->spool) : 0;
+    const struct proxy_options *opt = &f->p->opt;
 
+    /* What is compressed anew each time has no parts that fit together. */
+    if (!fo->hold_back && fo->off > at && !f->encoded)
+        at = fo->off;
     TRY(str_printf(&path, err, "/v2/%s/blobs/%s", f->name, digest_text(&f->digest).s));
-    struct upstream_request req = {.up = f->up, .path = path, .first = fo->off > at ? fo->off : at};
+    struct upstream_request req = {.up = f->up, .path = path, .first = at};
     TRY(upstream_stream_new(f->p->ups, &req, &stream, err));
-    if (fo->hold_back) {
-        TRY(hasher_clone(f->detached_hasher, &hasher, err));
-        uint64_t size = f->has_length ? f->length : SIZE_UNKNOWN;
-        TRY(source_verified_new(&stream, &f->digest, size, &hasher, at, &fo->alone, err));
-    } else {
-        fo->alone = steal(&stream);
+    if (decode) {
+        TRY(source_decoded_new(&stream, opt->max_layer_bytes, opt->max_ratio, &plain, err));
+        stream = steal(&plain);
     }
+    if (fo->hold_back)
+        TRY(check_alone(fo, &stream, at, err));
+    else if (fo->off > at)
+        TRY(source_window_new(&stream, fo->off - at, UINT64_MAX, &fo->alone, err));
+    else
+        fo->alone = steal(&stream);
     source_set_waker(fo->alone, fo->wake, fo->wake_arg);
     return 0;
+}
+
+static int go_on_alone(struct follower *fo, struct err *err)
+{
+    const struct fill *f = fo->f;
+
+    return go_alone(fo, f->spool ? spool_bytes(f->spool) : 0, f->decode_alone, err);
+}
+
+/* The disk does not give back what was written to it. What the fill's hash is over is not known here: from the start. */
+static int start_anew(struct follower *fo, const struct err *why, struct err *err)
+{
+    struct fill *f = fo->f;
+
+    log_event(LOG_WARN, "fill.unreadable", "digest=%s at=%" PRIu64 " error=%s", digest_text(&f->digest).s, fo->off,
+              log_quote(why->msg).s);
+    return go_alone(fo, 0, f->encoded && f->decoded, err);
 }
 
 /* Nothing to read right now: the end, a failure, a detach, or a wait. */
@@ -91,7 +135,7 @@ static int nothing_yet(struct follower *fo, struct err *err)
     case FILL_DONE:
         return STEP_EOF;
     case FILL_DETACHED:
-        TRY(go_alone(fo, err));
+        TRY(go_on_alone(fo, err));
         return STEP_MORE;
     case FILL_FAILED:
         fill_error(f, err);
@@ -115,12 +159,16 @@ static int follower_read(struct source *s, void *out, size_t cap, size_t *out_le
         lock_give(&fo->f->lock);
         if (fo->off < limit) {
             size_t want = limit - fo->off < cap ? (size_t)(limit - fo->off) : cap;
-            TRY(spool_pread(fo->f->spool, fo->off, out, want, out_len, err));
-            if (*out_len > 0) {
+            struct err why = ERR_INIT;
+            int got = spool_pread(fo->f->spool, fo->off, out, want, out_len, &why);
+            if (got == 0 && *out_len > 0) {
                 fo->off += *out_len;
                 return STEP_MORE;
             }
-            return err_set(err, ERR_IO, "the spool of %s ends at %" PRIu64, digest_text(&fo->f->digest).s, fo->off);
+            if (got == 0)
+                err_set(&why, ERR_IO, "the spool ends at %" PRIu64, fo->off);
+            TRY(start_anew(fo, &why, err));
+            continue;
         }
         int rc = nothing_yet(fo, err);
         if (rc != STEP_MORE)

@@ -249,6 +249,8 @@ static const struct refusal {
     int status;
     const char *text;
 } refusals[] = {
+    {offsetof(struct http_exchange, no_memory), MHD_HTTP_SERVICE_UNAVAILABLE,
+     "{\"errors\":[{\"code\":\"UNAVAILABLE\",\"message\":\"out of memory\"}]}\n"},
     {offsetof(struct http_exchange, uri_overflow), MHD_HTTP_URI_TOO_LONG,
      "{\"errors\":[{\"code\":\"NAME_INVALID\",\"message\":\"the request's path is too long\"}]}\n"},
     {offsetof(struct http_exchange, header_overflow), MHD_HTTP_REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -304,6 +306,21 @@ static enum MHD_Result body_piece(struct http_exchange *x, const char *piece, si
     return x->queued || buf_add(&x->body, piece, len, &err) == 0 ? MHD_YES : MHD_NO;
 }
 
+static bool answer_quickly(struct http_exchange *x)
+{
+    struct http_listener *l = x->listener;
+    struct http_answer a = {.status = 0};
+
+    if (!l->quick || x->body.len > 0 || !l->quick(l->arg, x, &a))
+        return false;
+    lock_take(&x->lock);
+    x->answer = a;
+    x->handed = x->answered = x->queued = true;
+    lock_give(&x->lock);
+    conn_phase(l, x, CONN_ANSWER);
+    return true;
+}
+
 static enum MHD_Result on_request(void *arg UNUSED, struct MHD_Connection *conn, const char *url UNUSED,
                                   const char *method, const char *version, const char *upload, size_t *upload_len,
                                   void **con_cls)
@@ -319,6 +336,8 @@ static enum MHD_Result on_request(void *arg UNUSED, struct MHD_Connection *conn,
         *upload_len = 0;
         return body_piece(x, upload, len);
     }
+    if (!x->handed && answer_quickly(x)) /* `handed` is ours to change */
+        return queue_answer(x, conn);
     lock_take(&x->lock);
     bool cut = x->cut && !x->answered;
     bool post = !x->handed && !cut, give = x->answered && !x->queued;

@@ -27,6 +27,7 @@
 struct http_server;
 struct http_exchange;
 struct http_listener;
+struct http_answer;
 
 struct http_options {
     struct workpool *pool;
@@ -38,15 +39,19 @@ struct http_options {
     int idle_ms; /* between two requests; for a request's body; without progress of an answer; 0: 120,000 */
 };
 
+/* arg: from http_listen. Runs on a worker. */
+typedef void http_handler_fn(void *arg, struct http_exchange *x);
+/* Runs on an event thread before the handler would: may answer from memory at once (true), and blocks on nothing. */
+typedef bool http_quick_fn(void *arg, struct http_exchange *x, struct http_answer *out);
+
 struct http_listen_options {
-    const char *address; /* "127.0.0.1:5000", "[::1]:5000", port 0 picks one */
+    const char *address;  /* "127.0.0.1:5000", "[::1]:5000", port 0 picks one */
+    http_quick_fn *quick; /* NULL: none; arg is the handler's */
     /* PEM: chain and key; both or none. Read at the start (ERR_USAGE names file and fault) and again when they change on
      * disk; a pair that cannot be used then is logged and the old one stays. */
     const char *tls_cert_file, *tls_key_file;
 };
 
-/* arg: from http_listen. Runs on a worker. */
-typedef void http_handler_fn(void *arg, struct http_exchange *x);
 
 MUST_CHECK int http_server_new(const struct http_options *opt, struct http_server **out, struct err *err);
 /* ERR_USAGE, ERR_BUSY (in use), ERR_IO. */
@@ -72,6 +77,9 @@ const char *http_path(const struct http_exchange *x); /* as sent, percent-encode
 const char *http_query(const struct http_exchange *x, const char *name);  /* decoded; NULL when absent */
 const char *http_query_raw(const struct http_exchange *x);                /* "n=10&last=x", "" when none */
 const char *http_header(const struct http_exchange *x, const char *name); /* lines joined with ", "; NULL when absent */
+/* Everything that an answer could depend on: listener, method, target and all headers but X-Request-Id, as one string of
+ * bytes. Its length, 0 when it has more than cap bytes. */
+size_t http_question(const struct http_exchange *x, char *out, size_t cap);
 const char *http_body(const struct http_exchange *x, size_t *out_len);
 const char *http_request_id(const struct http_exchange *x); /* the client's X-Request-Id when sane, else made here */
 const char *http_peer(const struct http_exchange *x);       /* "127.0.0.1:41234", "unix" */

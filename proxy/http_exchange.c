@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <strings.h>
-#include <sys/random.h>
 
 /* The absolute form ("GET http://host/v2/ HTTP/1.1", RFC 9112 section 3.2.2) means the same as its path. */
 static const char *skip_authority(const char *uri)
@@ -106,7 +105,7 @@ void http_exchange_add_header(struct http_exchange *x, const char *name, const c
         char *joined;
         struct err err = ERR_INIT;
         if (str_printf(&joined, &err, "%s, %s", x->lines[i].value, value) < 0) {
-            x->header_overflow = true;
+            x->no_memory = true;
             return;
         }
         free(x->lines[i].value);
@@ -123,10 +122,18 @@ void http_exchange_add_header(struct http_exchange *x, const char *name, const c
     if (!line->name || !line->value) {
         free_ptr(&line->name);
         free_ptr(&line->value);
-        x->header_overflow = true;
+        x->no_memory = true;
         return;
     }
     x->line_count++;
+}
+
+/* One to one, and neighbours have nothing in common: the last step of the splitmix64 generator (Steele, Lea, Flood 2014). */
+static uint64_t scramble(uint64_t v)
+{
+    v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
+    v = (v ^ v >> 27) * 0x94d049bb133111ebu;
+    return v ^ v >> 31;
 }
 
 static void exchange_choose_id(struct http_exchange *x)
@@ -140,10 +147,7 @@ static void exchange_choose_id(struct http_exchange *x)
         memcpy(x->id, theirs, len + 1);
         return;
     }
-    uint64_t r = 0;
-    if (getrandom(&r, sizeof(r), GRND_NONBLOCK) != (ssize_t)sizeof(r))
-        r = (uint64_t)clock_mono_ms() ^ (uint64_t)(uintptr_t)x;
-    snprintf(x->id, sizeof(x->id), "%016" PRIx64, r);
+    snprintf(x->id, sizeof(x->id), "%016" PRIx64, scramble(atomic_fetch_add(&x->listener->server->next_id, 1)));
 }
 
 /* ---- getters --------------------------------------------------------------------------------------------------- */
@@ -233,6 +237,35 @@ const char *http_header(const struct http_exchange *x, const char *name)
             return x->lines[i].value;
     }
     return NULL;
+}
+
+/* With its NUL, so that no two lists of parts make the same bytes. */
+static bool add_part(char *out, size_t cap, size_t *len, const char *part)
+{
+    size_t n = strlen(part) + 1;
+
+    if (n > cap - *len)
+        return false;
+    memcpy(out + *len, part, n);
+    *len += n;
+    return true;
+}
+
+size_t http_question(const struct http_exchange *x, char *out, size_t cap)
+{
+    size_t len = sizeof(x->listener);
+    bool fits = cap >= len;
+
+    if (fits)
+        memcpy(out, &x->listener, len);
+    fits = fits && add_part(out, cap, &len, x->is_http_1_0 ? "1.0" : "1.1") &&
+           add_part(out, cap, &len, x->method_text) && add_part(out, cap, &len, x->path) &&
+           add_part(out, cap, &len, x->query);
+    for (size_t i = 0; i < x->line_count && fits; i++) {
+        if (strcasecmp(x->lines[i].name, "X-Request-Id") != 0)
+            fits = add_part(out, cap, &len, x->lines[i].name) && add_part(out, cap, &len, x->lines[i].value);
+    }
+    return fits ? len : 0;
 }
 
 const char *http_body(const struct http_exchange *x, size_t *out_len)

@@ -58,7 +58,7 @@ struct http_exchange {
     char *method_text, *path, *query, *query_decoded;
     struct http_header_line lines[HTTP_REQUEST_HEADERS_MAX];
     size_t line_count, header_bytes, range_bytes;
-    bool header_overflow, body_overflow, uri_overflow, bad_framing, unknown_coding, is_http_1_0;
+    bool no_memory, header_overflow, body_overflow, uri_overflow, bad_framing, unknown_coding, is_http_1_0;
     struct buf body;
     char id[HTTP_ID_BYTES];
     char peer[HTTP_PEER_BYTES];
@@ -103,6 +103,7 @@ struct http_server {
     struct workpool *pool;
     unsigned threads, max_connections, max_connections_per_client;
     int header_ms, idle_ms;
+    atomic_uint_fast64_t next_id; /* of a request; begins at random */
     struct http_listener *listeners;
 };
 
@@ -117,6 +118,7 @@ struct http_listener {
     bool is_unix;
     char address[HTTP_ADDRESS_BYTES];
     http_handler_fn *fn;
+    http_quick_fn *quick;
     void *arg;
     struct lock lock; /* RANK_SERVER: all below */
     pthread_cond_t idle;

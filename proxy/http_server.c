@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "proxy/http_internal.h"
 
+#include <sys/random.h>
 #include <unistd.h>
 
 #define DEFAULT_THREADS 2
@@ -75,6 +76,7 @@ int http_listen(struct http_server *s, const struct http_listen_options *opt, ht
         return rc;
     }
     l->tls = steal(&tls);
+    l->quick = opt->quick;
     http_socket_name(fd, l->address, sizeof(l->address));
     *out = l;
     return listener_start(l, fd, err);
@@ -123,6 +125,9 @@ int http_server_new(const struct http_options *opt, struct http_server **out, st
     s->max_connections_per_client = opt->max_connections_per_client;
     s->header_ms = opt->header_ms > 0 ? opt->header_ms : DEFAULT_HEADER_MS;
     s->idle_ms = opt->idle_ms > 0 ? opt->idle_ms : DEFAULT_IDLE_MS;
+    uint64_t first = (uint64_t)clock_wall_ms() << 20;
+    (void)!getrandom(&first, sizeof(first), GRND_NONBLOCK); /* without it the clock makes ids new enough */
+    atomic_init(&s->next_id, first);
     *out = s;
     return 0;
 }

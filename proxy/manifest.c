@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "proxy/negotiate.h"
 #include "proxy/proxy_internal.h"
+#include "proxy/recent.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -65,7 +66,19 @@ static void serve(struct request *r, struct store_manifest *m)
         a.body = steal(&m->body);
         a.body_len = m->len;
     }
+    if (r->fresh_until_s != 0 && !r->p->opt.access) /* whom access.c has to see each time */
+        recent_keep(r->p->recent, r->x, r->generation, r->fresh_from_s, r->fresh_until_s, &a);
     request_reply(r, &a);
+}
+
+/* From the store, or what came for this request and could not be put there. */
+static int get_manifest(struct request *r, const struct digest *d, struct store_manifest *out, struct err *err)
+{
+    if (!r->unstored.body || !digest_equal(&r->unstored.digest, d))
+        return store_manifest_get(r->p->store, d, out, err);
+    *out = r->unstored;
+    r->unstored.body = NULL;
+    return 0;
 }
 
 static void serve_digest(struct request *r, const struct digest *d)
@@ -73,7 +86,7 @@ static void serve_digest(struct request *r, const struct digest *d)
     CLEANUP(store_manifest_release) struct store_manifest m = {.len = 0};
     struct err err = ERR_INIT;
 
-    if (store_manifest_get(r->p->store, d, &m, &err) < 0)
+    if (get_manifest(r, d, &m, &err) < 0)
         request_fail(r, &err);
     else
         serve(r, &m);
@@ -106,6 +119,8 @@ static bool asked(struct request *r, void (*self)(struct request *), struct reso
         r->answer.head.status = out->status;
         r->answer.head.retry_after_s = out->retry_after_s;
     } else {
+        store_manifest_release(&r->unstored);
+        r->unstored = out->unstored;
         rc = request_repo(r, &err);
     }
     if (rc < 0)
@@ -136,6 +151,8 @@ static void digest_known(struct request *r)
         rc = store_repo_has_manifest(r->p->store, r->repo, &r->reference.digest, &has, &err);
     if (rc == 0 && has) {
         r->cache = CACHE_HIT;
+        r->fresh_from_s = INT64_MIN;
+        r->fresh_until_s = INT64_MAX;
         serve(r, &m);
     } else if (rc == 0 || rc == ERR_NOTFOUND) {
         /* Known from elsewhere or not at all: the upstream says whether this repository has it. Of a rewritten manifest it
@@ -257,7 +274,7 @@ static void original_or_hold(struct request *r, struct store_manifest *top)
             serve(r, top);
             return;
         }
-        int rc = store_manifest_get(r->p->store, &c->digest, &child, &err);
+        int rc = get_manifest(r, &c->digest, &child, &err);
         if (rc == ERR_NOTFOUND) {
             ask_upstream(r, digest_text(&c->digest).s, child_asked);
             return;
@@ -275,14 +292,36 @@ static void original_or_hold(struct request *r, struct store_manifest *top)
         hold(r, &m->digest);
 }
 
+/* What the store did not take has no views, and gets none. */
+static void serve_unstored(struct request *r, struct store_manifest *m)
+{
+    CLEANUP(oci_manifest_release) struct oci_manifest image = {.type = OCI_TYPE_OTHER};
+    struct err err = ERR_INIT;
+
+    if (!r->client.reads_zstd_original && !m->is_index &&
+        oci_manifest_parse(m->body, m->len, m->media_type, &image, &err) == 0 && has_zstd_layer(&image)) {
+        err_set(&err, ERR_BUSY, "%s/%s:%s has zstd layers, which %s %u.%u cannot read, and the store takes nothing now",
+                upstream_name(r->route.up), r->route.name, r->route.ref, r->client.name, r->client.major,
+                r->client.minor);
+        request_fail(r, &err);
+    } else {
+        serve(r, m);
+    }
+}
+
 static void choose(struct request *r)
 {
     CLEANUP(store_manifest_release) struct store_manifest m = {.len = 0};
     struct digest derived;
     struct err err = ERR_INIT;
 
-    if (store_manifest_get(r->p->store, &r->upstream_digest, &m, &err) < 0) {
+    bool unstored = r->unstored.body != NULL;
+    if (get_manifest(r, &r->upstream_digest, &m, &err) < 0) {
         request_fail(r, &err);
+        return;
+    }
+    if (unstored && !r->unstored.body) {
+        serve_unstored(r, &m);
         return;
     }
     enum oci_view view = wanted_view(r, &m);
@@ -361,10 +400,13 @@ static void tag_start(struct request *r)
     }
     if (rc == 0)
         r->upstream_digest = tag.digest;
-    if (rc == 0 && (r->p->opt.offline || tag_is_fresh(r->p, r->route.up, &tag)))
+    if (rc == 0 && (r->p->opt.offline || tag_is_fresh(r->p, r->route.up, &tag))) {
+        r->fresh_from_s = r->p->opt.offline ? INT64_MIN : tag.checked_at;
+        r->fresh_until_s = r->p->opt.offline ? INT64_MAX : tag_fresh_until_s(r->p, r->route.up, &tag);
         serve_stored(r, CACHE_HIT);
-    else
+    } else {
         tag_ask(r, rc == 0);
+    }
 }
 
 void manifest_start(struct request *r)

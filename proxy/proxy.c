@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "proxy/proxy_internal.h"
+#include "proxy/recent.h"
 
 #include <inttypes.h>
 
@@ -49,6 +50,7 @@ static int open_parts(struct proxy *p, struct err *err)
     TRY(timers_new(&p->timers, err));
     TRY(tag_notes_new(&p->notes, err));
     TRY(passthrough_cache_new(&p->cache, err));
+    TRY(recent_new(&p->recent, err));
     return jobs_new(p, &p->jobs, err);
 }
 
@@ -117,8 +119,10 @@ int proxy_listen(struct proxy *p, const struct proxy_listen *opt, const char **o
             return err_set(err, ERR_USAGE, "listener %s: there is no upstream named \"%s\"", opt->address,
                            opt->upstream);
     }
-    struct http_listen_options http = {
-        .address = opt->address, .tls_cert_file = opt->tls_cert_file, .tls_key_file = opt->tls_key_file};
+    struct http_listen_options http = {.address = opt->address,
+                                       .quick = request_quick,
+                                       .tls_cert_file = opt->tls_cert_file,
+                                       .tls_key_file = opt->tls_key_file};
     TRY(http_listen(p->opt.http, &http, request_handle, l, &l->l, err));
     http_on_done(l->l, request_done, l);
     *out_address = http_listener_address(l->l);
@@ -138,6 +142,7 @@ void proxy_free(struct proxy *p)
     jobs_free(p->jobs);
     timers_free(p->timers);
     passthrough_cache_free(p->cache);
+    recent_free(p->recent);
     free(p->notes);
     if (p->ups)
         upstreams_free(p->ups);

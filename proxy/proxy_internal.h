@@ -101,6 +101,7 @@ struct proxy {
     struct jobs *jobs;
     unsigned fill_count;
     struct passthrough_cache *cache;
+    struct recent *recent;
 };
 
 /* ---- routes (route.c): pure -------------------------------------------------------------------------------------- */
@@ -143,10 +144,15 @@ struct request {
     bool timed;     /* the timer has been armed */
     struct err err; /* of what was waited for */
     enum cache_result cache;
+    /* The answer is good for others who ask the same, while the catalog stays as it was and from fresh_from_s up to
+     * fresh_until_s (0: it is not), wall clock. */
+    uint64_t generation;
+    int64_t fresh_from_s, fresh_until_s;
     /* manifest.c */
     struct oci_reference reference;
     struct digest upstream_digest; /* what the reference stands for upstream, once known */
     struct resolve *resolve;
+    struct store_manifest unstored; /* has a body: came from upstream, and the store did not take it */
     int64_t stale_at_ms;   /* when a stored answer is given instead of the upstream's; 0: there is none */
     int64_t hold_until_ms; /* 0: not held yet */
     /* blob.c */
@@ -156,6 +162,7 @@ struct request {
     size_t source_count, source_at;
     struct fill *fill;
     bool decode;               /* the fill's bytes must be decoded on the way */
+    bool confirmed;            /* the upstream says that this repository holds it; the store could not note that */
     bool wanted;               /* the images that list this layer have been looked up */
     unsigned refills, remakes; /* for an evicted zstd form: the original was fetched again, the layer stored again */
     int looks;
@@ -165,7 +172,8 @@ struct request {
     char *key;
 };
 
-void request_handle(void *listener_ctx, struct http_exchange *x); /* http_handler_fn */
+void request_handle(void *listener_ctx, struct http_exchange *x);                         /* http_handler_fn */
+bool request_quick(void *listener_ctx, struct http_exchange *x, struct http_answer *out); /* http_quick_fn */
 void request_ref(void *r);
 void request_unref(void *r);
 /* Runs next on a worker, soon. Also as a waiter's or timer's fn (request_wake). */
@@ -205,6 +213,9 @@ struct error_context {
 };
 
 MUST_CHECK int error_answer(struct http_answer *a, const struct error_context *c, const struct err *e, struct err *err);
+/* The store could not take what it was given, through no fault of that: no room, no memory, a failing disk, a catalog that
+ * somebody holds. What is on its way to a client passes through all the same. */
+bool error_of_store(int code);
 
 /* ---- resolves ---------------------------------------------------------------------------------------------------- */
 
@@ -218,9 +229,11 @@ struct resolved {
         cache; /* HIT (the upstream confirmed what is stored), MISS (fetched), STALE or GONE (it failed, or
                               * has it no more: an older answer is served) */
     int status, retry_after_s; /* of a failure: what the upstream said; 0: nothing */
+    struct store_manifest unstored; /* has a body: the store did not take it. The caller's, when it is no failure */
 };
 
-/* The upstream's last word on the tag is not older than its time. */
+/* The upstream's last word on the tag is not older than its time: from checked_at up to, and without, this second. */
+int64_t tag_fresh_until_s(const struct proxy *p, const struct upstream *up, const struct store_tag *tag);
 bool tag_is_fresh(const struct proxy *p, const struct upstream *up, const struct store_tag *tag);
 
 MUST_CHECK int resolve_join(struct proxy *p, const struct upstream *up, const char *name, const char *reference,

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "proxy/access.h"
 #include "proxy/proxy_internal.h"
+#include "proxy/recent.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -28,6 +29,7 @@ void request_unref(void *arg)
         return;
     fill_unref(r->fill);
     upstream_answer_release(&r->answer);
+    store_manifest_release(&r->unstored);
     free(r->key);
     r->magic = 0;
     free(r);
@@ -291,11 +293,23 @@ static struct request *request_new(struct listener_ctx *l, struct http_exchange 
     r->p = l->p;
     r->listener = l;
     r->x = x;
+    r->generation = store_generation(r->p->store);
     oci_client_identify(http_header(x, "User-Agent"), &r->client);
     job_init(&r->job, JOB_CLIENT, request_run, r, request_ref, request_unref);
     r->waiter = (struct waiter){.fn = request_wake, .arg = r};
     r->timer = (struct timer){.fn = request_wake, .arg = r};
     return r;
+}
+
+bool request_quick(void *ctx, struct http_exchange *x, struct http_answer *out)
+{
+    struct listener_ctx *l = ctx;
+
+    if (!recent_find(l->p->recent, x, store_generation(l->p->store), out))
+        return false;
+    atomic_fetch_add(&l->p->counters.total, 1);
+    count_result(l->p, CACHE_HIT);
+    return true;
 }
 
 void request_handle(void *ctx, struct http_exchange *x)

@@ -50,6 +50,7 @@ struct resolve {
     struct digest digest;
     enum cache_result cache;
     struct err err;
+    struct store_manifest unstored; /* what came, when the store did not take it; no body: it did */
 };
 
 static void resolve_ref(void *arg)
@@ -64,6 +65,7 @@ static void resolve_unref(void *arg)
     if (atomic_fetch_sub(&rs->refs, 1) != 1)
         return;
     upstream_answer_release(&rs->answer);
+    store_manifest_release(&rs->unstored);
     rs->magic = 0;
     free(rs);
 }
@@ -260,36 +262,85 @@ static void index_arrived(struct resolve *rs, const struct store_ref *refs, size
     }
 }
 
-static int store_answer(struct resolve *rs, struct err *err)
+static int parse_answer(struct resolve *rs, struct oci_manifest *m, struct err *err)
 {
-    CLEANUP(oci_manifest_release) struct oci_manifest m = {.type = OCI_TYPE_OTHER};
-    CLEANUP(free_ptr) struct store_ref *refs = NULL;
     const struct buf *body = &rs->answer.body;
-    size_t ref_count = 0;
 
     TRY(undo_coding(rs, err));
     TRY(check_digest(rs, &rs->digest, err));
-    if (oci_manifest_parse(body->data ? body->data : "", body->len, rs->answer.head.content_type, &m, err) < 0) {
+    if (oci_manifest_parse(body->data ? body->data : "", body->len, rs->answer.head.content_type, m, err) < 0) {
         err->code = ERR_UPSTREAM; /* the client asked well; what came back is no manifest */
         return err_wrap(err, "%s answered %s:%s with something else than a manifest", upstream_name(rs->up), rs->name,
                         rs->reference);
     }
-    TRY(refs_of(&m, &refs, &ref_count, err));
+    return 0;
+}
+
+static int store_answer(struct resolve *rs, const struct oci_manifest *m, struct err *err)
+{
+    CLEANUP(free_ptr) struct store_ref *refs = NULL;
+    const struct buf *body = &rs->answer.body;
+    size_t ref_count = 0;
+
+    TRY(refs_of(m, &refs, &ref_count, err));
     if (rs->repo == 0) /* the first that is confirmed of it */
         TRY(store_repo(rs->p->store, upstream_name(rs->up), rs->name, &rs->repo, err));
     struct store_manifest_put put = {.repo = rs->repo,
                                      .tag = rs->ref.is_digest ? NULL : rs->reference,
                                      .digest = rs->digest,
-                                     .media_type = oci_type_name(m.type),
+                                     .media_type = oci_type_name(m->type),
                                      .body = body->data,
                                      .len = body->len,
-                                     .is_index = m.is_index,
+                                     .is_index = m->is_index,
                                      .refs = refs,
                                      .ref_count = ref_count,
-                                     .never = m.not_plain};
+                                     .never = m->not_plain};
     TRY(store_manifest_put(rs->p->store, &put, err));
     index_arrived(rs, refs, ref_count);
     return 0;
+}
+
+static int copy_manifest(const struct store_manifest *from, const char *body, struct store_manifest *out,
+                         struct err *err)
+{
+    char *copy = malloc(from->len + 1);
+
+    if (!copy)
+        return err_nomem(err, from->len + 1);
+    memcpy(copy, body, from->len);
+    copy[from->len] = '\0';
+    *out = *from;
+    out->body = copy;
+    return 0;
+}
+
+/* The store does not take it: those who wait get it all the same, from here. */
+static int pass_through(struct resolve *rs, const struct oci_manifest *m, const struct err *why, struct err *err)
+{
+    struct store_manifest loose = {.digest = rs->digest,
+                                   .upstream = rs->digest,
+                                   .len = rs->answer.body.len,
+                                   .is_index = m->is_index,
+                                   .is_signed = -1};
+
+    log_event(LOG_WARN, "resolve.unstored", "upstream=%s repo=%s ref=%s error=%s", upstream_name(rs->up), rs->name,
+              rs->reference, log_quote(why->msg).s);
+    snprintf(loose.media_type, sizeof(loose.media_type), "%s", oci_type_name(m->type));
+    return copy_manifest(&loose, rs->answer.body.data, &rs->unstored, err);
+}
+
+static int take_answer(struct resolve *rs, struct err *err)
+{
+    CLEANUP(oci_manifest_release) struct oci_manifest m = {.type = OCI_TYPE_OTHER};
+    struct err why = ERR_INIT;
+
+    TRY(parse_answer(rs, &m, err));
+    int rc = store_answer(rs, &m, &why);
+    if (error_of_store(rc))
+        return pass_through(rs, &m, &why, err);
+    if (rc < 0)
+        *err = why;
+    return rc;
 }
 
 static void got_manifest(struct resolve *rs)
@@ -300,7 +351,7 @@ static void got_manifest(struct resolve *rs)
         return;
     }
     rs->cache = CACHE_MISS;
-    if (store_answer(rs, &rs->err) < 0)
+    if (take_answer(rs, &rs->err) < 0)
         finish_failed(rs);
     else
         finish_well(rs);
@@ -316,6 +367,7 @@ static bool head_says_nothing(const struct resolve *rs)
 static void got_head(struct resolve *rs)
 {
     bool failed = rs->answer_err.code != 0;
+    struct err err = ERR_INIT;
 
     if (failed && !head_says_nothing(rs)) {
         rs->err = rs->answer_err;
@@ -323,10 +375,9 @@ static void got_head(struct resolve *rs)
     } else if (!failed && rs->answer.head.has_digest && digest_equal(&rs->answer.head.digest, &rs->known)) {
         rs->digest = rs->known;
         rs->cache = CACHE_HIT;
-        if (store_tag_set(rs->p->store, rs->repo, rs->reference, &rs->known, &rs->err) < 0) {
-            finish_failed(rs);
-            return;
-        }
+        if (store_tag_set(rs->p->store, rs->repo, rs->reference, &rs->known, &err) < 0) /* asked again next time */
+            log_event(LOG_WARN, "resolve.tag", "upstream=%s repo=%s tag=%s error=%s", upstream_name(rs->up), rs->name,
+                      rs->reference, log_quote(err.msg).s);
         jobs_recheck(rs->p->jobs, rs->up, rs->repo, rs->name, &rs->known);
         finish_well(rs);
     } else {
@@ -334,11 +385,18 @@ static void got_head(struct resolve *rs)
     }
 }
 
+int64_t tag_fresh_until_s(const struct proxy *p, const struct upstream *up, const struct store_tag *tag)
+{
+    int64_t own = upstream_tag_ttl_s(up);
+
+    return tag->checked_at + (own > 0 ? own : p->opt.tag_ttl_s);
+}
+
 bool tag_is_fresh(const struct proxy *p, const struct upstream *up, const struct store_tag *tag)
 {
-    int64_t now = clock_wall_s(), own = upstream_tag_ttl_s(up);
+    int64_t now = clock_wall_s();
 
-    return now >= tag->checked_at && now < tag->checked_at + (own > 0 ? own : p->opt.tag_ttl_s);
+    return now >= tag->checked_at && now < tag_fresh_until_s(p, up, tag);
 }
 
 static void start(struct resolve *rs)
@@ -437,7 +495,9 @@ int resolve_result(struct resolve **rs, struct resolved *out, struct err *err)
     struct resolve *mine = steal(rs);
     *out = (struct resolved){.digest = mine->digest, .cache = mine->cache};
     int rc = mine->err.code;
-    if (rc != 0) {
+    if (rc == 0 && mine->unstored.body)
+        rc = copy_manifest(&mine->unstored, mine->unstored.body, &out->unstored, err);
+    if (mine->err.code != 0) {
         *err = mine->err;
         out->status = mine->answer.head.status;
         out->retry_after_s = mine->answer.head.retry_after_s;

@@ -4,6 +4,7 @@
  */
 #include "proxy/upstream_internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <strings.h>
 
@@ -138,7 +139,10 @@ static enum verdict cannot_connect(struct exchange *x, const char *place, const 
     long sys = 0;
 
     (void)curl_easy_getinfo(x->easy, CURLINFO_OS_ERRNO, &sys);
-    if (sys == 0)
+    if (sys == EMFILE || sys == ENFILE || sys == ENOMEM || sys == ENOBUFS) /* not the upstream's fault */
+        err_set(err, ERR_NOMEM, "%s: cannot connect to %s: %s", x->label, place,
+                strerror_r((int)sys, error, sizeof error));
+    else if (sys == 0)
         err_set(err, ERR_UPSTREAM, "%s: cannot connect to %s: %s", x->label, place, why);
     else
         err_set(err, ERR_UPSTREAM, "%s: cannot connect to %s: %s (%s)", x->label, place,

@@ -13,6 +13,7 @@
 
 struct catalog {
     char *path;
+    atomic_bool damaged;
     struct lock writer_lock; /* RANK_DB: held by a transaction from begin to end */
     struct sql_db *writer;
     struct lock pool_lock; /* RANK_DB: the fields below */
@@ -36,7 +37,14 @@ static void roll_back(struct sql_db *db)
     struct err err = ERR_INIT;
 
     if (sqlite3_get_autocommit(sql_handle(db)) == 0 && run_simple(db, "ROLLBACK", &err) < 0)
-        log_event(LOG_ERR, "store.rollback", "err=%s", log_quote(err.msg).s);
+        log_event(LOG_WARN, "store.rollback", "err=%s", log_quote(err.msg).s); /* begin() tries again */
+}
+
+/* A connection whose last transaction could not be ended, for want of memory, still has it. */
+static int begin(struct sql_db *db, const char *sql, struct err *err)
+{
+    roll_back(db);
+    return run_simple(db, sql, err);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
@@ -58,12 +66,25 @@ int catalog_open(struct store *st, const char *path, bool may_create, struct err
     lock_init(&c->pool_lock, RANK_DB);
     cond_init(&c->returned);
     st->catalog = c; /* catalog_close() frees it, also when the rest fails */
-    return set_up(c, path, may_create, err);
+    TRY(set_up(c, path, may_create, err));
+    sql_watch(c->writer, &c->damaged);
+    return 0;
+}
+
+int store_health(struct store *st, struct err *err)
+{
+    static const struct digest nobody;
+    struct store_blob blob;
+
+    TRY(store_blob_lookup(st, &nobody, &blob, err));
+    if (atomic_load(&st->catalog->damaged))
+        return err_set(err, ERR_IO, "%s is damaged: stop recask and run `recask fsck`", st->catalog->path);
+    return 0;
 }
 
 static int write_reads_in_tx(struct store *st, struct err *err)
 {
-    TRY(run_simple(st->catalog->writer, "BEGIN IMMEDIATE", err));
+    TRY(begin(st->catalog->writer, "BEGIN IMMEDIATE", err));
     TRY(leases_write_reads(st->leases, st->catalog->writer, true, err));
     return run_simple(st->catalog->writer, "COMMIT", err);
 }
@@ -160,7 +181,7 @@ int catalog_begin(struct store *st, struct catalog_tx *tx, struct err *err)
     TRY(packs_unrecorded(st->packs, &tx->extents, &tx->extent_count, err));
     lock_take(&c->writer_lock);
     tx->st = st;
-    rc = run_simple(tx->db, "BEGIN IMMEDIATE", err);
+    rc = begin(tx->db, "BEGIN IMMEDIATE", err);
     if (rc < 0) {
         end_tx(tx);
         return rc;
@@ -185,11 +206,17 @@ int catalog_commit(struct catalog_tx *tx, struct err *err)
         catalog_abort(tx);
         return rc;
     }
+    (void)atomic_fetch_add(&st->generation, 1); /* before the caller tells anybody that it is done */
     extents = steal(&tx->extents);
     end_tx(tx);
     packs_recorded(st->packs, extents, count);
     free(extents);
     return 0;
+}
+
+uint64_t store_generation(const struct store *st)
+{
+    return atomic_load(&st->generation);
 }
 
 void catalog_abort(struct catalog_tx *tx)
@@ -236,14 +263,14 @@ int catalog_read_begin(struct store *st, struct sql_db **out, struct err *err)
     int rc;
 
     if (db == NULL) {
-        rc = sql_open(c->path, SQL_READ_ONLY, &db, err);
+        rc = sql_open_watched(c->path, SQL_READ_ONLY, &c->damaged, &db, err);
         if (rc < 0) {
             give_place_back(c, NULL);
             return rc;
         }
         sql_set_owner(db, c);
     }
-    rc = run_simple(db, "BEGIN", err);
+    rc = begin(db, "BEGIN", err);
     if (rc < 0) {
         give_place_back(c, db);
         return rc;

@@ -51,6 +51,8 @@ struct store {
     struct compactor *compactor;
     struct room room;
     struct lock files_lock;                  /* RANK_STORE: renames and removals of originals, with their accounting */
+    atomic_uint_fast64_t generation;         /* of the catalog: counts commits */
+    atomic_int_fast64_t pins_warned_ms;      /* when the log was told that pins fill the quota */
     atomic_uint_fast64_t spool_seq;          /* names of spool files */
     atomic_int_fast64_t original_disk_bytes; /* blocks of all files in originals/ */
 };
@@ -92,7 +94,7 @@ MUST_CHECK int schema_prepare(struct sql_db *db, const char *name, bool may_crea
 
 struct schema_step {
     int from;           /* user_version before; from + 1 after */
-    const char *sql[2]; /* run in one transaction; NULL: nothing */
+    const char *sql[4]; /* run in one transaction; NULL: nothing */
 };
 
 /* ERR_UNSUPPORTED when `have` is newer than `want` or no chain of steps leads there. For tests, else schema.c's own. */

@@ -7,8 +7,8 @@
  * K2  A pack's row goes when no chunk points into it, and all metadata that is of use is durable elsewhere; then its file.
  *     A crash before leaves copies that say the same as what they are copies of (FORMAT.md "Which record wins"); a crash
  *     after it a file without a row, which the next start removes.
- * K3  A frame that fails its checksum is lost (C2), since nothing can be read where it lies: its layers heal when they are
- *     written again. One that cannot be read just now (ERR_IO) stays, and so does its pack.
+ * K3  A frame that fails its checksum, or that the disk cannot read, is lost (C2): its layers heal when they are written
+ *     again. One that cannot be read for another reason stays, and so does its pack.
  *
  * First a pack is looked at: how much of it is of use. Frames are summed up in the catalog; where they alone are not enough
  * to leave the pack in peace, its metadata is walked over and counted too, since a pack full of manifests has no frames and
@@ -288,6 +288,9 @@ static int move_batch(struct store *st, struct compactor *c, struct batch *b, st
     for (size_t i = 0; i < b->count; i++)
         TRY(copy_frame(st, c, &b->moves[i], err));
     TRY(pack_sync(st->packs, err));
+    for (size_t i = 0; i < b->count; i++)
+        if (b->moves[i].to.pack != 0)
+            TRY(pack_check(st->packs, &b->moves[i].to, err));
     return commit_batch(st, b, err);
 }
 
@@ -353,22 +356,32 @@ static int move_frames(struct store *st, struct compactor *c, struct compact_ste
 
 /* ---- metadata ----------------------------------------------------------------------------------------------------------- */
 
+/* The copies up to `last` are on the disk. */
+static int sync_copies(struct store *st, const struct pack_loc *last, struct err *err)
+{
+    if (last->pack == 0)
+        return 0;
+    TRY(pack_sync(st->packs, err));
+    return pack_check(st->packs, last, err);
+}
+
 static int copy_record(struct store *st, struct compactor *c, const struct pack_header *r, bool shorten,
-                       struct err *err)
+                       struct pack_loc *out, struct err *err)
 {
     uint8_t head[RECIPE_HEAD_BYTES];
     const void *payload = c->payload.data;
-    struct pack_loc loc;
 
     if (!shorten)
-        return pack_append(st->packs, r->type, &r->key, &r->meta, payload, r->len, &loc, err);
+        return pack_append(st->packs, r->type, &r->key, &r->meta, payload, r->len, out, err);
     recipe_layer_put(head, payload);
-    return pack_append(st->packs, PACK_LAYER, &r->key, &r->meta, head, sizeof(head), &loc, err);
+    return pack_append(st->packs, PACK_LAYER, &r->key, &r->meta, head, sizeof(head), out, err);
 }
 
-static int move_record(struct store *st, struct compactor *c, const struct pack_header *r, struct compact_step *out,
-                       struct err *err)
+/* last: where the copy before it is. */
+static int move_record(struct store *st, struct compactor *c, const struct pack_header *r, struct pack_loc *last,
+                       struct compact_step *out, struct err *err)
 {
+    struct pack_loc loc = {.pack = 0};
     enum compact_keep keep;
     uint64_t bytes;
     int rc;
@@ -378,13 +391,19 @@ static int move_record(struct store *st, struct compactor *c, const struct pack_
         return 0;
     bytes = record_bytes(keep == COMPACT_SHORTEN ? RECIPE_HEAD_BYTES : r->len);
     TRY(take_room(st, room_round(bytes), err));
-    rc = copy_record(st, c, r, keep == COMPACT_SHORTEN, err);
+    rc = copy_record(st, c, r, keep == COMPACT_SHORTEN, &loc, err);
     room_give(st, room_round(bytes));
-    out->moved_bytes += rc == 0 ? bytes : 0;
-    return rc;
+    if (rc < 0)
+        return rc;
+    out->moved_bytes += bytes;
+    if (last->pack != loc.pack)
+        TRY(sync_copies(st, last, err));
+    *last = loc;
+    return 0;
 }
 
-static int move_meta(struct store *st, struct compactor *c, struct compact_step *out, struct err *err)
+static int move_records(struct store *st, struct compactor *c, struct pack_loc *last, struct compact_step *out,
+                        bool *out_end, struct err *err)
 {
     int64_t until_ms = clock_mono_ms() + STEP_MS;
     struct pack_header r;
@@ -393,9 +412,29 @@ static int move_meta(struct store *st, struct compactor *c, struct compact_step 
 
     while (!late && out->moved_bytes < STEP_BYTES && (rc = next_meta(c, until_ms, &r, &late, err)) != 0) {
         TRY(rc);
-        TRY(move_record(st, c, &r, out, err));
+        TRY(move_record(st, c, &r, last, out, err));
     }
-    if (!late && out->moved_bytes < STEP_BYTES)
+    *out_end = !late && out->moved_bytes < STEP_BYTES;
+    return 0;
+}
+
+static int move_meta(struct store *st, struct compactor *c, struct compact_step *out, struct err *err)
+{
+    struct pack_loc last = {.pack = 0};
+    struct err why = ERR_INIT;
+    bool end = false;
+    int rc = move_records(st, c, &last, out, &end, &why);
+
+    TRY(sync_copies(st, &last, err));
+    if (rc == ERR_NOSPC) { /* tried again and again from the start, the same copies would fill the store */
+        c->resume_pack = c->pack.id;
+        c->resume_at = c->walk.at;
+    }
+    if (rc < 0) {
+        *err = why;
+        return rc;
+    }
+    if (end)
         c->phase = PHASE_FINISH;
     return 0;
 }
@@ -429,7 +468,6 @@ static int end_pack(struct store *st, struct compactor *c, bool *out_done, struc
     bool left = false;
 
     *out_done = false;
-    TRY(pack_sync(st->packs, err));
     TRY(catalog_begin(st, &tx, err));
     TRY(has_frames(tx.db, c->pack.id, &left, err));
     if (left)
@@ -513,11 +551,6 @@ static int step(struct store *st, struct compactor *c, unsigned percent, struct 
     *out_more = c->phase != PHASE_IDLE;
     if (one_step(st, c, out, &why) == 0)
         return 0;
-    /* Tried again and again, the same copies would fill the store. */
-    if (c->phase == PHASE_META && why.code == ERR_NOSPC) {
-        c->resume_pack = c->pack.id;
-        c->resume_at = c->walk.at;
-    }
     c->phase = PHASE_IDLE;
     packs_set_aside(st->packs, c->pack.id);
     log_event(LOG_WARN, "pack.compact", "pack=%s err=%s", pack_name(c->pack.id).s, log_quote(why.msg).s);

@@ -48,6 +48,24 @@ static int manifest_current(struct sql_db *db, const struct pack_header *r, cons
     return is_true(&q, out, err);
 }
 
+/* A pin of the tag stands for the manifest that the tag had last, also when the tag is dropped. */
+static int pin_needs(struct sql_db *db, const struct digest *d, const struct text *upstream, const struct text *name,
+                     const struct text *tag, bool *out, struct err *err)
+{
+    CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
+
+    *out = false;
+    TRY(sql_query(db, &q,
+                  "SELECT p.digest = ?4 FROM repo r JOIN pin p ON p.repo_id = r.id AND p.reference = ?3"
+                  " WHERE r.upstream = ?1 AND r.name = ?2",
+                  err));
+    sql_bind_text(&q, 1, upstream->s);
+    sql_bind_text(&q, 2, name->s);
+    sql_bind_text(&q, 3, tag->s);
+    sql_bind_digest(&q, 4, d);
+    return is_true(&q, out, err);
+}
+
 static int tag_current(struct sql_db *db, const struct pack_header *r, const struct record_tag *t, bool *out,
                        struct err *err)
 {
@@ -66,12 +84,14 @@ static int tag_current(struct sql_db *db, const struct pack_header *r, const str
     sql_bind_text(&q, 2, name.s);
     sql_bind_text(&q, 3, tag.s);
     TRY(rc = sql_step(&q, err));
-    *out = t->dropped == (rc == SQL_END);
-    if (rc == SQL_END || t->dropped)
+    *out = t->dropped && rc == SQL_END;
+    if (t->dropped)
         return 0;
-    TRY(sql_digest(&q, 0, &now, err));
-    *out = digest_equal(&now, &r->key);
-    return 0;
+    if (rc == SQL_ROW) {
+        TRY(sql_digest(&q, 0, &now, err));
+        *out = digest_equal(&now, &r->key);
+    }
+    return *out ? 0 : pin_needs(db, &r->key, &upstream, &name, &tag, out, err);
 }
 
 static int link_current(struct sql_db *db, const struct pack_header *r, const struct record_link *l, bool *out,

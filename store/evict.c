@@ -11,6 +11,7 @@
 #include "store/layer.h"
 #include "store/original_internal.h"
 #include "store/pack_internal.h"
+#include "store/pin_internal.h"
 
 #include <inttypes.h>
 
@@ -65,12 +66,14 @@ static int lose_chunk(struct sql_db *db, int64_t id, const struct pack_loc *loc,
     return sql_changes(db) > 0 ? sweep_add_hole(db, loc, err) : 0;
 }
 
-static int drop_in_tx(struct store *st, int64_t canonical_id, const struct damage *dm, struct sweep *sw,
-                      struct err *err)
+static int drop_in_tx(struct store *st, int64_t canonical_id, const struct digest *d, const struct damage *dm,
+                      struct sweep *sw, struct err *err)
 {
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
 
     TRY(catalog_begin(st, &tx, err));
+    if (dm == NULL) /* damage takes no notice of pins */
+        TRY(pin_check_canonical(tx.db, canonical_id, d, err));
     for (size_t i = 0; dm != NULL && i < dm->count; i++)
         TRY(lose_chunk(tx.db, dm->rows[i].chunk_id, &dm->rows[i].loc, err));
     TRY(recipe_drop(&tx, canonical_id, err));
@@ -78,11 +81,12 @@ static int drop_in_tx(struct store *st, int64_t canonical_id, const struct damag
     return catalog_commit(&tx, err);
 }
 
-/* dm: NULL when nothing is known to be damaged. */
-static int drop_canonical(struct store *st, int64_t canonical_id, const struct damage *dm, struct err *err)
+/* dm: NULL when it is evicted, and nothing is known to be damaged. */
+static int drop_canonical(struct store *st, int64_t canonical_id, const struct digest *d, const struct damage *dm,
+                          struct err *err)
 {
     struct sweep sw = SWEEP_INIT;
-    int rc = drop_in_tx(st, canonical_id, dm, &sw, err);
+    int rc = drop_in_tx(st, canonical_id, d, dm, &sw, err);
 
     sweep_end(st, &sw, rc == 0);
     return rc;
@@ -90,20 +94,24 @@ static int drop_canonical(struct store *st, int64_t canonical_id, const struct d
 
 /* ---- an original ------------------------------------------------------------------------------------------------------------ */
 
-static int clear_original(struct store *st, int64_t blob_id, struct err *err)
+enum pins { PINS_HOLD, PINS_DO_NOT_HOLD };
+
+static int clear_original(struct store *st, const struct digest *d, int64_t blob_id, enum pins pins, struct err *err)
 {
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
 
     TRY(catalog_begin(st, &tx, err));
+    if (pins == PINS_HOLD)
+        TRY(pin_check_original(tx.db, blob_id, d, err));
     TRY(run_with_id(tx.db, "UPDATE blob SET original_present = 0 WHERE id = ?1", blob_id, err));
     TRY(run_with_id(tx.db, "DELETE FROM original WHERE blob_id = ?1", blob_id, err));
     return catalog_commit(&tx, err);
 }
 
 /* Under digest_lock(), so that no new file of this digest arrives between the row and the unlink. */
-static int drop_original(struct store *st, const struct digest *d, int64_t blob_id, struct err *err)
+static int drop_original(struct store *st, const struct digest *d, int64_t blob_id, enum pins pins, struct err *err)
 {
-    TRY(clear_original(st, blob_id, err));
+    TRY(clear_original(st, d, blob_id, pins, err));
     original_remove(st, d);
     return 0;
 }
@@ -151,12 +159,12 @@ static int look_target(struct store *st, const struct digest *d, struct target *
     return find_target(db, d, out, err);
 }
 
-static int evict_original(struct store *st, const struct digest *d, int64_t blob_id, struct err *err)
+static int evict_original(struct store *st, const struct digest *d, int64_t blob_id, enum pins pins, struct err *err)
 {
     int rc;
 
     TRY(lease_doom(st, LEASE_ORIGINAL, d, err));
-    rc = drop_original(st, d, blob_id, err);
+    rc = drop_original(st, d, blob_id, pins, err);
     lease_undoom(st, LEASE_ORIGINAL, d);
     return rc;
 }
@@ -166,7 +174,7 @@ static int evict_canonical(struct store *st, const struct target *t, struct err 
     int rc;
 
     TRY(lease_doom(st, LEASE_CANONICAL, &t->canonical, err));
-    rc = drop_canonical(st, t->canonical_id, NULL, err);
+    rc = drop_canonical(st, t->canonical_id, &t->canonical, NULL, err);
     lease_undoom(st, LEASE_CANONICAL, &t->canonical);
     return rc;
 }
@@ -184,7 +192,7 @@ int store_settle_original(struct store *st, const struct digest *original, struc
         return 0;
     if (st->opt.originals != ORIGINALS_DROP && !digest_equal(original, &blob.canonical))
         return 0;
-    return evict_original(st, original, t.blob_id, err);
+    return evict_original(st, original, t.blob_id, PINS_DO_NOT_HOLD, err); /* what is configured wins */
 }
 
 int evict_form(struct store *st, enum lease_kind kind, const struct digest *d, bool spare, struct err *err)
@@ -200,7 +208,7 @@ int evict_form(struct store *st, enum lease_kind kind, const struct digest *d, b
     if (kind == LEASE_ORIGINAL && t.blob_id != 0) {
         TRY(store_blob_lookup(st, d, &blob, err));
         if (!spare || blob.canonical_present)
-            return evict_original(st, d, t.blob_id, err);
+            return evict_original(st, d, t.blob_id, PINS_HOLD, err);
     }
     return err_set(err, ERR_NOTFOUND, "%s is not in the store any more", digest_text(d).s);
 }
@@ -216,7 +224,7 @@ int store_evict(struct store *st, const struct digest *d, struct err *err)
         return err_set(err, ERR_NOTFOUND, "%s is not in the store", digest_text(d).s);
     if (t.canonical_id != 0)
         TRY(evict_canonical(st, &t, err));
-    return t.blob_id != 0 ? evict_original(st, d, t.blob_id, err) : 0;
+    return t.blob_id != 0 ? evict_original(st, d, t.blob_id, PINS_HOLD, err) : 0;
 }
 
 /* ---- damage ------------------------------------------------------------------------------------------------------------------------ */
@@ -352,7 +360,7 @@ static int lose_canonical(struct store *st, const struct target *t, struct err *
     if (dm.count == 0 && whole)
         return 0;
     log_event(LOG_WARN, "store.lost", "canonical=%s damaged_chunks=%zu", digest_text(&t->canonical).s, dm.count);
-    return drop_canonical(st, t->canonical_id, &dm, err);
+    return drop_canonical(st, t->canonical_id, &t->canonical, &dm, err);
 }
 
 /* Leases do not hold it back: whoever still reads meets a checksum (S6), not wrong bytes. */
@@ -373,5 +381,5 @@ int store_mark_lost(struct store *st, const struct digest *d, struct err *err)
     if (t.blob_id == 0 || (both && original_good(st, d)))
         return 0;
     log_event(LOG_WARN, "store.lost", "original=%s", digest_text(d).s);
-    return drop_original(st, d, t.blob_id, err);
+    return drop_original(st, d, t.blob_id, PINS_DO_NOT_HOLD, err);
 }

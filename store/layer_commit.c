@@ -393,6 +393,17 @@ static void end_drop(struct commit *c, bool committed)
     digest_unlock(&c->file_lock);
 }
 
+/* Frames were written over some time; a sync that somebody else called for may have failed meanwhile. */
+static int check_frames(const struct commit *c, struct err *err)
+{
+    const struct layer_writer *w = c->w;
+
+    for (uint32_t i = 0; i < w->piece_count; i++)
+        if (w->pieces[i].state != PIECE_SHARED)
+            TRY(pack_check(w->st->packs, &w->pieces[i].loc, err));
+    return 0;
+}
+
 static int commit_durably(struct commit *c, struct err *err)
 {
     TRY(look_up_both(c, err));
@@ -401,6 +412,7 @@ static int commit_durably(struct commit *c, struct err *err)
     if (c->source.canonical_id == 0)
         TRY(append_link(c, err));
     TRY(pack_sync(c->w->st->packs, err));
+    TRY(check_frames(c, err));
     TRY(decide_drop(c, err));
     return commit_rows(c, err);
 }

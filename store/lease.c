@@ -33,6 +33,7 @@ struct leases {
     struct node **buckets;
     size_t read_count;
     int64_t written_at;
+    int64_t looked_at; /* wall milliseconds of the last leases_write_reads(), 0: none yet */
     struct read_note reads[READS_MAX];
 };
 
@@ -277,13 +278,45 @@ static int write_read(struct sql_db *db, const struct read_note *note, struct er
     return sql_run(&q, err);
 }
 
+static int clamp(struct sql_query *q, int64_t now_ms, struct err *err)
+{
+    sql_bind_int(q, 1, now_ms);
+    return sql_run(q, err);
+}
+
+/* Whatever was read while the clock was ahead counts as read now: else it would stay until the clock is there again. What is
+ * pinned waits for the first start after that. */
+static int forget_future(struct sql_db *db, int64_t now_ms, struct err *err)
+{
+    CLEANUP(sql_done) struct sql_query layers = SQL_QUERY_INIT;
+    CLEANUP(sql_done) struct sql_query large = SQL_QUERY_INIT;
+    CLEANUP(sql_done) struct sql_query small = SQL_QUERY_INIT;
+
+    TRY(sql_query(db, &layers,
+                  "UPDATE canonical SET last_read = ?1 WHERE present = 1 AND pinned = 0 AND last_read > ?1", err));
+    TRY(clamp(&layers, now_ms, err));
+    TRY(sql_query(db, &large,
+                  "UPDATE blob SET last_read = ?1 WHERE original_present = 1 AND pinned = 0 AND size >= 65536"
+                  " AND last_read > ?1",
+                  err));
+    TRY(clamp(&large, now_ms, err));
+    TRY(sql_query(db, &small,
+                  "UPDATE blob SET last_read = ?1 WHERE original_present = 1 AND pinned = 0 AND size < 65536"
+                  " AND last_read > ?1",
+                  err));
+    return clamp(&small, now_ms, err);
+}
+
 int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct err *err)
 {
     CLEANUP(free_ptr) struct read_note *notes = NULL;
-    int64_t now = clock_wall_s();
-    bool due;
+    int64_t now_ms = clock_wall_ms();
+    int64_t now = now_ms / 1000;
+    bool due, went_back;
 
     lock_take(&ls->lock);
+    went_back = ls->looked_at == 0 || now_ms < ls->looked_at;
+    ls->looked_at = now_ms;
     due = ls->read_count > 0 && (force || now < ls->written_at || now - ls->written_at >= READS_WRITE_EVERY_S ||
                                  ls->read_count > READS_MAX / 2);
     if (due)
@@ -295,8 +328,12 @@ int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct 
         ls->written_at = now;
     }
     lock_give(&ls->lock);
-    for (size_t i = 0; notes != NULL && i < READS_MAX; i++)
-        if (notes[i].kind != 0)
-            TRY(write_read(db, &notes[i], err));
-    return 0;
+    for (size_t i = 0; notes != NULL && i < READS_MAX; i++) {
+        if (notes[i].kind == 0)
+            continue;
+        if (notes[i].at > now_ms)
+            notes[i].at = now_ms;
+        TRY(write_read(db, &notes[i], err));
+    }
+    return went_back ? forget_future(db, now_ms, err) : 0;
 }

@@ -133,6 +133,7 @@ struct store_image {
     uint64_t original_bytes;  /* sum of the layers' sizes upstream */
     uint64_t canonical_bytes; /* sum over the layers that are canonical */
     uint64_t canonical_layers;
+    bool is_pinned; /* its bytes are kept by some pin */
 };
 
 typedef int store_image_fn(void *arg, const struct store_image *image, struct err *err);

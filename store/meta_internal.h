@@ -53,5 +53,9 @@ MUST_CHECK int tag_state_read(struct store *st, int64_t repo, const char *tag, c
 /* Appends the records that a change of `state` to "linked, and tagged when tag is given" needs; out_appended: any. */
 MUST_CHECK int tag_records(struct store *st, const struct tag_state *state, const char *tag, const struct digest *d,
                            bool *out_appended, struct err *err);
+/* Appends the record of a tag that goes, and, inside a transaction, deletes its row. */
+MUST_CHECK int tag_drop_record(struct store *st, const struct repo_name *repo, const char *tag, const struct digest *d,
+                               struct err *err);
+MUST_CHECK int tag_delete(struct sql_db *db, int64_t repo, const char *tag, struct err *err);
 /* Inside a transaction. */
 MUST_CHECK int tag_write(struct catalog_tx *tx, int64_t repo, const char *tag, int64_t manifest_id, struct err *err);

@@ -103,7 +103,8 @@ static int read_image(struct sql_query *q, struct image_row *row, struct err *er
                                   .checked_at = sql_int(q, 6),
                                   .views = (enum store_views)sql_int(q, 7),
                                   .reason = sql_is_null(q, 8) ? NULL : row->reason,
-                                  .is_signed = sql_is_null(q, 9) ? -1 : (int)sql_int(q, 9)};
+                                  .is_signed = sql_is_null(q, 9) ? -1 : (int)sql_int(q, 9),
+                                  .is_pinned = sql_int(q, 11) != 0};
     row->manifest_id = sql_int(q, 10);
     return sql_digest(q, 3, &image->digest, err);
 }
@@ -117,7 +118,7 @@ static int list_images(struct sql_db *db, struct image_page *page, struct err *e
     TRY(sql_query(
         db, &q,
         "SELECT r.upstream, r.name, t.name, m.digest, m.media_type, m.is_index, t.checked_at, m.views, m.reason,"
-        "  m.signed, m.id"
+        "  m.signed, m.id, EXISTS (SELECT 1 FROM pinned WHERE digest = m.digest)"
         " FROM repo r CROSS JOIN tag t ON t.repo_id = r.id JOIN manifest m ON m.id = t.manifest_id"
         " WHERE (r.upstream, r.name) >= (?1, ?2)"
         "  AND NOT (r.upstream = ?1 AND r.name = ?2 AND t.name <= ?3)"

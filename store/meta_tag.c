@@ -89,6 +89,12 @@ static int tag_record(struct store *st, const struct repo_name *repo, const char
     return record_append(st, PACK_TAG, d, &b, err);
 }
 
+int tag_drop_record(struct store *st, const struct repo_name *repo, const char *tag, const struct digest *d,
+                    struct err *err)
+{
+    return tag_record(st, repo, tag, d, true, err);
+}
+
 static int link_record(struct store *st, const struct repo_name *repo, const struct digest *d, struct err *err)
 {
     CLEANUP(buf_release) struct buf b = BUF_INIT(META_RECORD_MAX_BYTES);
@@ -148,7 +154,7 @@ int store_tag_set(struct store *st, int64_t repo, const char *tag, const struct 
     return catalog_commit(&tx, err);
 }
 
-static int delete_tag(struct sql_db *db, int64_t repo, const char *tag, struct err *err)
+int tag_delete(struct sql_db *db, int64_t repo, const char *tag, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
@@ -170,10 +176,10 @@ int store_tag_drop(struct store *st, int64_t repo, const char *tag, struct err *
         return 0;
     pack_hold_begin(st->packs, &hold);
     TRY(tag_state_read(st, repo, tag, &now.digest, &state, err));
-    TRY(tag_record(st, &state.repo, tag, &now.digest, true, err));
+    TRY(tag_drop_record(st, &state.repo, tag, &now.digest, err));
     TRY(pack_sync(st->packs, err));
     TRY(catalog_begin(st, &tx, err));
-    TRY(delete_tag(tx.db, repo, tag, err));
+    TRY(tag_delete(tx.db, repo, tag, err));
     return catalog_commit(&tx, err);
 }
 

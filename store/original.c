@@ -96,7 +96,11 @@ static int load_block(struct original *o, uint64_t block, struct err *err)
     struct digest_text name = digest_text(&o->lease.digest);
 
     o->block = UINT64_MAX;
-    TRY(fs_pread_all(o->fd, o->data, len, start, name.s, err));
+    int rc = fs_pread_all(o->fd, o->data, len, start, name.s, err);
+    if (rc < 0 && err->sys == EIO) /* what the disk cannot read is as good as damaged: it can be had elsewhere */
+        err->code = ERR_CORRUPT;
+    if (rc < 0)
+        return err->code;
     if (sum64(o->data, len) != le_get64(sum))
         return err_set(err, ERR_CORRUPT, "original %s: the MiB at %" PRIu64 " fails its checksum", name.s, start);
     o->block = block;

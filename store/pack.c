@@ -185,30 +185,42 @@ void pack_unpin(struct packs *ps, struct pack *p, bool stale)
 
 /* ---- appending --------------------------------------------------------------------------------------------------------- */
 
-static int write_file_header(struct pack *p, struct err *err)
+static int write_file_header(int fd, int64_t id, uint64_t *out_seed, struct err *err)
 {
     uint8_t h[PACK_FILE_HEADER_BYTES];
 
-    if (getrandom(&p->seed, sizeof(p->seed), 0) != (ssize_t)sizeof(p->seed))
+    if (getrandom(out_seed, sizeof(*out_seed), 0) != (ssize_t)sizeof(*out_seed))
         return err_sys(err, errno, "getrandom");
-    pack_file_encode(p->id, p->seed, clock_wall_s(), h);
-    return fs_pwrite_all(p->fd, h, sizeof(h), 0, pack_name(p->id).s, err);
+    pack_file_encode(id, *out_seed, clock_wall_s(), h);
+    return fs_pwrite_all(fd, h, sizeof(h), 0, pack_name(id).s, err);
 }
 
-/* Leaves a pack that could not be begun behind as unknown: the next start removes it. */
+/* A pack that cannot be begun leaves nothing behind: a disk may be full for hours. Its id is not used again. */
 static int begin_pack(struct packs *ps, struct err *err)
 {
-    struct pack *p;
+    const int64_t id = ++ps->last_id;
+    CLEANUP(fd_cleanup)
+    int fd = openat(ps->dir_fd, pack_name(id).s, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    struct pack *p = NULL;
+    uint64_t file_seed = 0;
+    int rc;
 
-    TRY(pack_add(ps, ps->last_id + 1, &p, err));
-    p->fd = openat(ps->dir_fd, pack_name(p->id).s, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (p->fd < 0)
-        return err_sys(err, errno, "packs/%s: create", pack_name(p->id).s);
+    if (fd < 0)
+        return err_sys(err, errno, "packs/%s: create", pack_name(id).s);
+    rc = write_file_header(fd, id, &file_seed, err);
+    if (rc == 0)
+        rc = pack_add(ps, id, &p, err);
+    if (rc < 0) {
+        (void)unlinkat(ps->dir_fd, pack_name(id).s, 0);
+        return rc;
+    }
+    p->fd = fd;
+    fd = -1;
     ps->open_fds++;
-    TRY(write_file_header(p, err));
+    p->seed = file_seed;
     p->known = true;
     p->appendable = true;
-    p->end = PACK_FILE_HEADER_BYTES;
+    p->end = p->durable_end = PACK_FILE_HEADER_BYTES;
     ps->active = p;
     return 0;
 }
@@ -261,6 +273,11 @@ static void give_up(struct packs *ps, struct pack *p, uint64_t off, uint64_t nee
     lock_give(&ps->lock);
 }
 
+static int sync_lost(const struct pack *p, struct err *err)
+{
+    return err_set(err, ERR_IO, "packs/%s: an fsync failed, its last records cannot be trusted", pack_name(p->id).s);
+}
+
 static int write_record(struct pack *p, uint64_t off, const struct pack_header *r, const void *payload, struct err *err)
 {
     uint8_t h[PACK_RECORD_HEADER_BYTES];
@@ -294,37 +311,54 @@ int pack_append(struct packs *ps, enum pack_record type, const struct digest *ke
         return rc;
     }
     lock_take(&ps->lock);
-    p->completed++;
+    if (p->sync_failed)
+        rc = sync_lost(p, err);
+    else
+        p->completed++;
     p->appending--;
     p->users--;
     mark_stale(ps, p);
     lock_give(&ps->lock);
+    if (rc < 0)
+        return rc;
     *out = (struct pack_loc){.pack = p->id, .off = off + PACK_RECORD_HEADER_BYTES, .len = r.len, .sum = r.sum};
     return 0;
 }
 
 /* ---- syncing ----------------------------------------------------------------------------------------------------------- */
 
+/* A second fsync would say yes although the kernel has dropped the bytes: nobody may believe it. So what was not durable is
+ * given up, for whoever wrote it (pack_check()), and the pack takes no more; others do. */
+static void give_up_tail(struct pack *p)
+{
+    p->sync_failed = true;
+    p->completed = p->synced;
+}
+
 /* One thread syncs a pack, the others that need it wait: a group commit. With the lock held, which it lets go of. */
 static int sync_one(struct packs *ps, struct pack *p, struct err *err)
 {
     uint64_t covers = p->completed;
+    uint64_t covers_end = p->appending > 0 ? p->appending_from : p->end;
     bool sync_dir = !p->dir_synced;
     int rc;
 
     p->syncing = true;
+    p->users++;
     lock_give(&ps->lock);
     rc = fs_fsync(p->fd, pack_name(p->id).s, err);
     if (rc == 0 && sync_dir)
         rc = fs_fsync_dir(ps->dir_fd, "packs", err);
     lock_take(&ps->lock);
+    p->users--;
     p->syncing = false;
     if (rc == 0) {
         p->synced = covers;
+        if (covers_end > p->durable_end)
+            p->durable_end = covers_end;
         p->dir_synced = true;
     } else {
-        /* A second fsync would say yes although the kernel has dropped the bytes: nobody may believe it. */
-        p->sync_failed = true;
+        give_up_tail(p);
     }
     (void)pthread_cond_broadcast(&ps->synced);
     return rc;
@@ -334,14 +368,26 @@ static int sync_up_to(struct packs *ps, struct pack *p, uint64_t want, struct er
 {
     while (p->synced < want) {
         if (p->sync_failed)
-            return err_set(err, ERR_IO, "packs/%s: an fsync failed, its last records cannot be trusted",
-                           pack_name(p->id).s);
+            return sync_lost(p, err);
         if (p->syncing)
             (void)lock_wait(&ps->lock, &ps->synced, -1);
         else
             TRY(sync_one(ps, p, err));
     }
     return 0;
+}
+
+int pack_check(struct packs *ps, const struct pack_loc *loc, struct err *err)
+{
+    const struct pack *p;
+    int rc = 0;
+
+    lock_take(&ps->lock);
+    p = pack_find(ps, loc->pack);
+    if (p != NULL && p->sync_failed && loc->off >= p->durable_end)
+        rc = sync_lost(p, err);
+    lock_give(&ps->lock);
+    return rc;
 }
 
 /* The first with an id above `after` that has records that are not durable. By id: while one is synced, others come and go. */
@@ -375,8 +421,12 @@ int pack_sync(struct packs *ps, struct err *err)
 static int read_checked(const struct pack *p, const struct pack_loc *loc, void *out, struct err *err)
 {
     const struct pack_name name = pack_name(p->id);
+    int rc = fs_pread_all(p->fd, out, loc->len, loc->off, name.s, err);
 
-    TRY(fs_pread_all(p->fd, out, loc->len, loc->off, name.s, err));
+    if (rc < 0 && err->sys == EIO) /* what the disk cannot read is as good as damaged: it can be had elsewhere */
+        err->code = ERR_CORRUPT;
+    if (rc < 0)
+        return err->code;
     if (sum64(out, loc->len) != loc->sum)
         return err_set(err, ERR_CORRUPT, "packs/%s: %" PRIu32 " bytes at %" PRIu64 " fail their checksum", name.s,
                        loc->len, loc->off);

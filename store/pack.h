@@ -22,7 +22,7 @@ enum pack_record {
     PACK_REPO_BLOB = 5, /* repository holds blob */
     PACK_BLOB = 6,      /* original <-> canonical */
     PACK_VIEW = 7,
-    PACK_PIN = 8,
+    PACK_PIN = 8,   /* key: manifest that is pinned; payload as of a tag, of which "dropped" is "unpinned" */
     PACK_LAYER = 9, /* key: diffID; of a layer that was evicted: what its recipe said, but for the chunks */
 };
 
@@ -58,6 +58,9 @@ MUST_CHECK int pack_append(struct packs *ps, enum pack_record type, const struct
 
 /* Makes every record appended so far durable (fsync of dirty packs, and of the directory when one is new). */
 MUST_CHECK int pack_sync(struct packs *ps, struct err *err);
+/* After pack_sync(), by whoever appended over some time and is about to commit a row that points at the record: ERR_IO when
+ * it was lost to a failed fsync meanwhile, which the one that called for it was told. */
+MUST_CHECK int pack_check(struct packs *ps, const struct pack_loc *loc, struct err *err);
 
 /* Reads a payload and checks its sum: ERR_CORRUPT (also when the pack is shorter), ERR_NOTFOUND when the pack is gone. */
 MUST_CHECK int pack_read(struct packs *ps, const struct pack_loc *loc, void *out, struct err *err);

@@ -103,7 +103,7 @@ static int trim_locked(struct packs *ps, struct pack *p, uint64_t committed_end,
         log_event(LOG_INFO, "pack.trim", "pack=%s cut=%" PRIu64, pack_name(p->id).s, p->end - committed_end);
     }
     /* A file shorter than its committed end has lost what lies between: the reads will tell. Appends go behind. */
-    p->end = pack_align(committed_end);
+    p->end = p->durable_end = pack_align(committed_end);
     p->recorded = committed_end;
     if (ps->active == NULL || ps->active->id < p->id)
         ps->active = p;

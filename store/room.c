@@ -12,7 +12,8 @@
  * Order of eviction. First the spare originals: those whose canonical layer is stored and that no client has read since it
  * was, so that they say nothing that the layer does not say (with `originals = keep` there are none). Then canonical
  * layers and all other originals, by when a client last read them. Small ones, such as configs, stay a week longer: they
- * free next to nothing, and without its config an image gets no views. What is being read is passed over. Rows stay, and so every digest stays
+ * free next to nothing, and without its config an image gets no views. What is being read is passed over, and
+ * what is pinned is in none of the lists (pin.c). Rows stay, and so every digest stays
  * answerable: its bytes are fetched again.
  */
 #include "store/room_internal.h"
@@ -21,6 +22,7 @@
 #include "store/catalog_internal.h"
 #include "store/compact_internal.h"
 #include "store/files_internal.h"
+#include "store/pin_internal.h"
 
 #include <inttypes.h>
 
@@ -86,19 +88,25 @@ static int query_list(struct sql_db *db, enum list list, struct sql_query *q, st
 {
     switch (list) {
     case LIST_SPARE:
-        return sql_query(db, q,
-                         "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND canon = 1 AND"
-                         " (SELECT present AND blob.last_read < (created + 1) * 1000 FROM canonical"
-                         "  WHERE id = blob.canonical_id) = 1" AFTER,
-                         err);
+        return sql_query(
+            db, q,
+            "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND canon = 1 AND pinned < 2 AND"
+            " (SELECT present AND blob.last_read < (created + 1) * 1000 FROM canonical"
+            "  WHERE id = blob.canonical_id) = 1" AFTER,
+            err);
     case LIST_LAYERS:
-        return sql_query(db, q, "SELECT id, last_read, digest FROM canonical WHERE present = 1" AFTER, err);
+        return sql_query(db, q, "SELECT id, last_read, digest FROM canonical WHERE present = 1 AND pinned = 0" AFTER,
+                         err);
     case LIST_ORIGINALS:
         return sql_query(
-            db, q, "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND size >= 65536" AFTER, err);
+            db, q,
+            "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND pinned = 0 AND size >= 65536" AFTER,
+            err);
     case LIST_SMALL:
         return sql_query(
-            db, q, "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND size < 65536" AFTER, err);
+            db, q,
+            "SELECT id, last_read, digest FROM blob WHERE original_present = 1 AND pinned = 0 AND size < 65536" AFTER,
+            err);
     }
     return err_set(err, ERR_BUG, "no list %d of candidates", (int)list);
 }
@@ -189,8 +197,7 @@ static int evict_next(struct store *st, struct picker *pk, struct err *err)
 
         TRY(look(st, pk, err));
         if (!choose(pk, &list))
-            return err_set(err, ERR_NOSPC, "the quota of %" PRIu64 " bytes is used up, and nothing may be evicted",
-                           st->opt.quota_bytes);
+            return pins_no_room(st, err);
         rc = evict_form(st, list == LIST_LAYERS ? LEASE_CANONICAL : LEASE_ORIGINAL, &pk->last[list].digest,
                         list == LIST_SPARE, &why);
         if (rc == 0) {

@@ -229,12 +229,139 @@ static const char schema_totals[] =
     "CREATE TRIGGER tag_added AFTER INSERT ON tag BEGIN UPDATE totals SET tags = tags + 1; END;"
     "CREATE TRIGGER tag_gone AFTER DELETE ON tag BEGIN UPDATE totals SET tags = tags - 1; END;";
 
+/* Pins (pin.c). Version 2 added them. `pinned` has every digest that some pin leads to, known or not yet; the columns of
+ * the same name say it of the rows that eviction looks at. All of it is kept by triggers, whoever writes what in which order:
+ * an edge (pin_edge) that comes, goes or changes makes its end be looked at again (an insert into pin_refresh), and an end
+ * that has changed does so with the edges that leave it. Digests make no circles, so this ends. */
+static const char schema_pins[] =
+    "ALTER TABLE blob ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;" /* 1: its canonical layer will do; 2: these bytes */
+    "ALTER TABLE canonical ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE totals ADD COLUMN pins INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE totals ADD COLUMN pinned_bytes INTEGER NOT NULL DEFAULT 0;"
+
+    "CREATE TABLE pin ("
+    "  repo_id INTEGER NOT NULL REFERENCES repo (id),"
+    "  reference TEXT NOT NULL," /* a tag, or a digest as text */
+    "  by_digest INTEGER NOT NULL CHECK (by_digest IN (0, 1)),"
+    "  digest BLOB NOT NULL CHECK (length(digest) = 32)," /* of the upstream manifest that it stands for now */
+    "  created INTEGER NOT NULL,"
+    "  PRIMARY KEY (repo_id, reference)"
+    ") STRICT, WITHOUT ROWID;"
+    "CREATE INDEX pin_digest ON pin (digest);"
+
+    "CREATE TABLE pinned ("
+    "  digest BLOB PRIMARY KEY CHECK (length(digest) = 32),"
+    "  exact INTEGER NOT NULL" /* 1: a canonical layer does not do instead */
+    ") STRICT, WITHOUT ROWID;"
+
+    /* Images whose views are not made (yet, or ever) are pulled as the upstream has them, and so is what is asked for by
+     * its digest. */
+    "CREATE VIEW pin_edge (digest, exact) AS"
+    "  SELECT digest, by_digest FROM pin"
+    "  UNION ALL SELECT r.digest, p.exact = 1 OR (r.role <> 3 AND m.views <> 1) FROM manifest_ref r"
+    "    CROSS JOIN manifest m ON m.id = r.manifest_id CROSS JOIN pinned p ON p.digest = m.digest;"
+    "CREATE VIEW pin_refresh (digest) AS SELECT digest FROM pinned;"
+    "CREATE TRIGGER pin_refreshed INSTEAD OF INSERT ON pin_refresh BEGIN"
+    "  DELETE FROM pinned WHERE digest = NEW.digest AND NOT EXISTS (SELECT 1 FROM pin_edge WHERE digest = NEW.digest);"
+    "  INSERT INTO pinned (digest, exact) SELECT NEW.digest, max(exact) FROM pin_edge WHERE digest = NEW.digest"
+    "    HAVING count(*) > 0"
+    "    ON CONFLICT (digest) DO UPDATE SET exact = excluded.exact WHERE exact <> excluded.exact;"
+    "END;";
+
+#define CANONICAL_PINNED                                                                                               \
+    "UPDATE canonical SET pinned = EXISTS (SELECT 1 FROM pinned WHERE digest = canonical.digest)"                      \
+    "  OR EXISTS (SELECT 1 FROM pinned WHERE digest = canonical.zdigest)"                                              \
+    "  OR EXISTS (SELECT 1 FROM blob WHERE canonical_id = canonical.id AND pinned > 0)"
+#define REFRESH_CHILDREN                                                                                               \
+    "INSERT INTO pin_refresh (digest) SELECT r.digest FROM manifest m CROSS JOIN manifest_ref r ON r.manifest_id = m.id"
+
+static const char schema_pin_triggers[] =
+    /* the roots */
+    "CREATE TRIGGER pin_added AFTER INSERT ON pin BEGIN"
+    "  UPDATE totals SET pins = pins + 1;"
+    "  INSERT INTO pin_refresh (digest) VALUES (NEW.digest);"
+    "END;"
+    "CREATE TRIGGER pin_moved AFTER UPDATE OF digest ON pin WHEN OLD.digest <> NEW.digest BEGIN"
+    "  INSERT INTO pin_refresh (digest) VALUES (NEW.digest);" /* first: what both have stays as it is */
+    "  INSERT INTO pin_refresh (digest) VALUES (OLD.digest);"
+    "END;"
+    "CREATE TRIGGER pin_gone AFTER DELETE ON pin BEGIN"
+    "  UPDATE totals SET pins = pins - 1;"
+    "  INSERT INTO pin_refresh (digest) VALUES (OLD.digest);"
+    "END;"
+    "CREATE TRIGGER pin_tag_added AFTER INSERT ON tag BEGIN"
+    "  UPDATE pin SET digest = (SELECT digest FROM manifest WHERE id = NEW.manifest_id)"
+    "    WHERE repo_id = NEW.repo_id AND reference = NEW.name;"
+    "END;"
+    "CREATE TRIGGER pin_tag_moved AFTER UPDATE OF manifest_id ON tag WHEN OLD.manifest_id <> NEW.manifest_id BEGIN"
+    "  UPDATE pin SET digest = (SELECT digest FROM manifest WHERE id = NEW.manifest_id)"
+    "    WHERE repo_id = NEW.repo_id AND reference = NEW.name;"
+    "END;"
+
+    /* the edges of manifests */
+    "CREATE TRIGGER pin_ref_added AFTER INSERT ON manifest_ref"
+    "  WHEN EXISTS (SELECT 1 FROM manifest m CROSS JOIN pinned p ON p.digest = m.digest WHERE m.id = NEW.manifest_id)"
+    " BEGIN"
+    "  INSERT INTO pin_refresh (digest) VALUES (NEW.digest);"
+    "END;"
+    "CREATE TRIGGER pin_views_changed AFTER UPDATE OF views ON manifest"
+    "  WHEN (OLD.views = 1) <> (NEW.views = 1) AND EXISTS (SELECT 1 FROM pinned WHERE digest = NEW.digest) BEGIN"
+    "  " REFRESH_CHILDREN " WHERE m.id = NEW.id;"
+    "END;"
+
+    /* what is reached */
+    "CREATE TRIGGER pinned_added AFTER INSERT ON pinned BEGIN"
+    "  UPDATE blob SET pinned = 1 + NEW.exact WHERE digest = NEW.digest;"
+    "  " CANONICAL_PINNED " WHERE digest = NEW.digest;"
+    "  " CANONICAL_PINNED " WHERE zdigest = NEW.digest;"
+    "  " REFRESH_CHILDREN " WHERE m.digest = NEW.digest;"
+    "END;"
+    "CREATE TRIGGER pinned_changed AFTER UPDATE OF exact ON pinned BEGIN"
+    "  UPDATE blob SET pinned = 1 + NEW.exact WHERE digest = NEW.digest;"
+    "  " REFRESH_CHILDREN " WHERE m.digest = NEW.digest;"
+    "END;"
+    "CREATE TRIGGER pinned_gone AFTER DELETE ON pinned BEGIN"
+    "  UPDATE blob SET pinned = 0 WHERE digest = OLD.digest;"
+    "  " CANONICAL_PINNED " WHERE digest = OLD.digest;"
+    "  " CANONICAL_PINNED " WHERE zdigest = OLD.digest;"
+    "  " REFRESH_CHILDREN " WHERE m.digest = OLD.digest;"
+    "END;"
+
+    /* what comes later than its pin */
+    "CREATE TRIGGER pin_blob_added AFTER INSERT ON blob"
+    "  WHEN EXISTS (SELECT 1 FROM pinned WHERE digest = NEW.digest) BEGIN"
+    "  UPDATE blob SET pinned = 1 + (SELECT exact FROM pinned WHERE digest = NEW.digest) WHERE id = NEW.id;"
+    "END;"
+    "CREATE TRIGGER pin_canonical_added AFTER INSERT ON canonical BEGIN"
+    "  " CANONICAL_PINNED " WHERE id = NEW.id;"
+    "END;"
+    "CREATE TRIGGER pin_canonical_changed AFTER UPDATE OF zdigest ON canonical BEGIN"
+    "  " CANONICAL_PINNED " WHERE id = NEW.id;"
+    "END;"
+    "CREATE TRIGGER pin_blob_changed AFTER UPDATE OF pinned, canonical_id ON blob"
+    "  WHEN OLD.pinned <> NEW.pinned OR OLD.canonical_id IS NOT NEW.canonical_id BEGIN"
+    "  " CANONICAL_PINNED " WHERE id = NEW.canonical_id;"
+    "  " CANONICAL_PINNED " WHERE id = OLD.canonical_id AND OLD.canonical_id IS NOT NEW.canonical_id;"
+    "END;"
+
+    /* numbers */
+    "CREATE TRIGGER pin_blob_bytes AFTER UPDATE OF pinned, original_present, size ON blob"
+    "  WHEN OLD.pinned > 0 OR NEW.pinned > 0 BEGIN"
+    "  UPDATE totals SET pinned_bytes = pinned_bytes + (NEW.pinned > 0) * NEW.original_present * coalesce(NEW.size, 0)"
+    "    - (OLD.pinned > 0) * OLD.original_present * coalesce(OLD.size, 0);"
+    "END;"
+    "CREATE TRIGGER pin_canonical_bytes AFTER UPDATE OF pinned, present, zsize ON canonical"
+    "  WHEN OLD.pinned OR NEW.pinned BEGIN"
+    "  UPDATE totals SET pinned_bytes = pinned_bytes + NEW.pinned * NEW.present * coalesce(NEW.zsize, 0)"
+    "    - OLD.pinned * OLD.present * coalesce(OLD.zsize, 0);"
+    "END;";
+
 /* What goes first when room is needed (room.c). Version 2 added it. */
 static const char schema_room[] =
-    "CREATE INDEX canonical_room ON canonical (last_read) WHERE present = 1;"
-    "CREATE INDEX blob_spare ON blob (last_read) WHERE original_present = 1 AND canon = 1;"
-    "CREATE INDEX blob_room ON blob (last_read) WHERE original_present = 1 AND size >= 65536;"
-    "CREATE INDEX blob_small ON blob (last_read) WHERE original_present = 1 AND size < 65536;";
+    "CREATE INDEX canonical_room ON canonical (last_read) WHERE present = 1 AND pinned = 0;"
+    "CREATE INDEX blob_spare ON blob (last_read) WHERE original_present = 1 AND canon = 1 AND pinned < 2;"
+    "CREATE INDEX blob_room ON blob (last_read) WHERE original_present = 1 AND pinned = 0 AND size >= 65536;"
+    "CREATE INDEX blob_small ON blob (last_read) WHERE original_present = 1 AND pinned = 0 AND size < 65536;";
 
 /* last_read was in seconds. */
 static const char from_1[] = "UPDATE canonical SET last_read = last_read * 1000;"
@@ -242,7 +369,7 @@ static const char from_1[] = "UPDATE canonical SET last_read = last_read * 1000;
 
 /* One step from `from` to from + 1. */
 static const struct schema_step steps[] = {
-    {.from = 1, .sql = {from_1, schema_room}},
+    {.from = 1, .sql = {from_1, schema_pins, schema_pin_triggers, schema_room}},
 };
 
 static int read_pragma(struct sql_db *db, const char *sql, int64_t *out, struct err *err)
@@ -278,6 +405,8 @@ static int create_in_tx(struct sql_db *db, struct err *err)
     TRY(sql_exec(db, schema_chunks, err));
     TRY(sql_exec(db, schema_manifests, err));
     TRY(sql_exec(db, schema_totals, err));
+    TRY(sql_exec(db, schema_pins, err));
+    TRY(sql_exec(db, schema_pin_triggers, err));
     TRY(sql_exec(db, schema_room, err));
     (void)snprintf(app, sizeof(app), "PRAGMA application_id = %d", APPLICATION_ID);
     TRY(sql_exec(db, app, err));
@@ -344,10 +473,10 @@ static int check_tables(struct sql_db *db, const char *name, struct err *err)
     TRY(read_pragma(db,
                     "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('repo', 'canonical', 'blob',"
                     " 'original', 'repo_blob', 'pack', 'chunk', 'recipe', 'manifest', 'manifest_ref', 'repo_manifest',"
-                    " 'tag', 'view', 'derived', 'totals', 'meta', 'hole')",
+                    " 'tag', 'view', 'derived', 'totals', 'meta', 'hole', 'pin', 'pinned')",
                     &found, err));
-    if (found != 17)
-        return err_set(err, ERR_CORRUPT, "%s lacks %d of its 17 tables", name, (int)(17 - found));
+    if (found != 19)
+        return err_set(err, ERR_CORRUPT, "%s lacks %d of its 19 tables", name, (int)(19 - found));
     TRY(read_pragma(db, "SELECT count(*) FROM totals WHERE id = 1", &found, err));
     if (found != 1)
         return err_set(err, ERR_CORRUPT, "%s lacks its totals row", name);

@@ -3,6 +3,9 @@
  */
 #include "store/sql_internal.h"
 
+#include "base/log.h"
+
+#include <errno.h>
 #include <pthread.h>
 
 #define CACHE_SLOTS 256 /* power of two */
@@ -18,6 +21,7 @@ struct sql_cached {
 struct sql_db {
     sqlite3 *h;
     struct catalog *owner;
+    atomic_bool *damaged; /* see sql_watch() */
     unsigned used;
     unsigned open_queries;
     struct sql_cached cache[CACHE_SLOTS];
@@ -57,12 +61,67 @@ static enum err_code code_of(int rc)
     }
 }
 
+static bool is_damage(int rc)
+{
+    return (rc & 0xff) == SQLITE_CORRUPT || (rc & 0xff) == SQLITE_NOTADB;
+}
+
+/* What is behind "disk I/O error" and "unable to open": the system's word, 0 when there is none. */
+static int system_error(sqlite3 *h, int rc)
+{
+    int kind = rc & 0xff;
+
+    return h != NULL && (kind == SQLITE_CANTOPEN || kind == SQLITE_IOERR) ? sqlite3_system_errno(h) : 0;
+}
+
+static int set_error(struct err *err, sqlite3 *h, int rc, const char *name)
+{
+    const char *what = h != NULL ? sqlite3_errmsg(h) : sqlite3_errstr(rc);
+    int sys = system_error(h, rc);
+
+    if (sys != 0) {
+        (void)err_sys(err, sys, "%s: %s (SQLite %d)", name, what, sqlite3_extended_errcode(h));
+        if (err->code == ERR_NOTFOUND) /* the catalog is, not what was looked for in it */
+            err->code = ERR_IO;
+        return err->code;
+    }
+    return err_set(err, code_of(rc), "%s: %s (SQLite %d)%s", name, what, h != NULL ? sqlite3_extended_errcode(h) : rc,
+                   is_damage(rc) ? "; `recask fsck` tells more" : "");
+}
+
+/* A store that is in use: no byte of a blob is damaged, but nothing the catalog says can be believed. */
+static int fail_damaged(struct sql_db *db, const char *name, const char *what, struct err *err)
+{
+    if (!atomic_exchange(db->damaged, true))
+        log_event(LOG_ERR, "store.damaged", "file=%s error=%s hint=%s", log_quote(name).s, log_quote(what).s,
+                  log_quote("stop recask and run `recask fsck`").s);
+    return err_set(err, ERR_IO, "%s is damaged (%s): stop recask and run `recask fsck`", name, what);
+}
+
+/* SQLite says "malformed" also of what the disk does not read, which may pass. */
+static bool is_unreadable(sqlite3 *h)
+{
+    sqlite3_file *log = NULL;
+    int sys = 0;
+
+    (void)sqlite3_file_control(h, "main", SQLITE_FCNTL_LAST_ERRNO, &sys);
+    if (sys != EIO && sqlite3_file_control(h, "main", SQLITE_FCNTL_JOURNAL_POINTER, (void *)&log) == SQLITE_OK &&
+        log != NULL && log->pMethods != NULL)
+        (void)log->pMethods->xFileControl(log, SQLITE_FCNTL_LAST_ERRNO, &sys);
+    return sys == EIO;
+}
+
 static int fail(struct sql_db *db, int rc, struct err *err)
 {
     const char *name = sqlite3_db_filename(db->h, "main");
 
-    return err_set(err, code_of(rc), "%s: %s (SQLite %d)", name != NULL ? name : "catalog", sqlite3_errmsg(db->h),
-                   sqlite3_extended_errcode(db->h));
+    if (name == NULL)
+        name = "catalog";
+    if (is_damage(rc) && is_unreadable(db->h))
+        return err_set(err, ERR_IO, "%s: %s", name, strerror(EIO));
+    if (is_damage(rc) && db->damaged != NULL)
+        return fail_damaged(db, name, sqlite3_errmsg(db->h), err);
+    return set_error(err, db->h, rc, name);
 }
 
 /* The pragma does not fail where WAL cannot be had (network file systems): it answers with another mode. */
@@ -87,12 +146,19 @@ static int apply_pragmas(struct sql_db *db, enum sql_mode mode, struct err *err)
     if (mode == SQL_READ_ONLY)
         return 0;
     /* journal_size_limit: a checkpoint gives back what a big transaction left behind. */
+    /* recursive_triggers: a pin's reach through indexes in indexes (schema.c). */
+    TRY(sql_exec(db, "PRAGMA recursive_triggers = ON", err));
     TRY(sql_exec(
         db, "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 8388608;", err));
     return enter_wal(db, err);
 }
 
 int sql_open(const char *path, enum sql_mode mode, struct sql_db **out, struct err *err)
+{
+    return sql_open_watched(path, mode, NULL, out, err);
+}
+
+int sql_open_watched(const char *path, enum sql_mode mode, atomic_bool *damaged, struct sql_db **out, struct err *err)
 {
     int flags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
     struct sql_db *db;
@@ -102,10 +168,11 @@ int sql_open(const char *path, enum sql_mode mode, struct sql_db **out, struct e
     db = calloc(1, sizeof(*db));
     if (db == NULL)
         return err_nomem(err, sizeof(*db));
+    db->damaged = damaged;
     flags |= mode == SQL_READ_ONLY ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     rc = sqlite3_open_v2(path, &db->h, flags, NULL);
     if (rc != SQLITE_OK) {
-        rc = err_set(err, code_of(rc), "%s: %s", path, db->h != NULL ? sqlite3_errmsg(db->h) : sqlite3_errstr(rc));
+        rc = set_error(err, db->h, rc, path);
         sql_close(db);
         return rc;
     }
@@ -304,7 +371,8 @@ int sql_digest(struct sql_query *q, int col, struct digest *out, struct err *err
     const void *p = sql_blob(q, col, &len);
 
     if (p == NULL || len != sizeof(out->b))
-        return err_set(err, ERR_CORRUPT, "catalog: a digest of %zu bytes", len);
+        return q->db->damaged != NULL ? fail_damaged(q->db, "the catalog", "a digest of another length", err)
+                                      : err_set(err, ERR_CORRUPT, "catalog: a digest of %zu bytes", len);
     memcpy(out->b, p, sizeof(out->b));
     return 0;
 }
@@ -322,6 +390,11 @@ void sql_set_owner(struct sql_db *db, struct catalog *owner)
 struct catalog *sql_owner(const struct sql_db *db)
 {
     return db->owner;
+}
+
+void sql_watch(struct sql_db *db, atomic_bool *damaged)
+{
+    db->damaged = damaged;
 }
 
 void sql_each_cached(struct sql_db *db, void (*fn)(void *arg, struct sql_db *db, const char *sql), void *arg)

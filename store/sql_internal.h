@@ -21,6 +21,7 @@
 
 #include <sqlite3.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,7 +35,12 @@ enum sql_mode { SQL_READ_WRITE = 0, SQL_READ_ONLY };
 /* Opens (makes, when writable) the database at path: WAL, synchronous FULL, foreign keys, no mmap.
  * ERR_CORRUPT: not a database. ERR_NOTFOUND: read only and missing. */
 MUST_CHECK int sql_open(const char *path, enum sql_mode mode, struct sql_db **out, struct err *err);
-void sql_close(struct sql_db *db); /* NULL is fine; its queries must be done */
+/* For a store that is in use: damage of the file is an ERR_IO that says what to do, sets the flag, and is logged by the first
+ * who meets it. ERR_CORRUPT would say that what was looked for is damaged, and that fetching it again helps. */
+MUST_CHECK int sql_open_watched(const char *path, enum sql_mode mode, atomic_bool *damaged, struct sql_db **out,
+                                struct err *err);
+void sql_watch(struct sql_db *db, atomic_bool *damaged); /* the same from now on */
+void sql_close(struct sql_db *db);                       /* NULL is fine; its queries must be done */
 
 /* Any number of statements without parameters and rows, compiled anew each time. */
 MUST_CHECK int sql_exec(struct sql_db *db, const char *sql, struct err *err);

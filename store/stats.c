@@ -15,7 +15,7 @@ static int read_totals(struct sql_db *db, struct store_stats *out, struct err *e
     TRY(sql_query(
         db, &q,
         "SELECT chunks, chunk_bytes, frame_bytes, canonical_layers, canonical_bytes, original_bytes, replayable,"
-        " blobs, manifests, tags FROM totals WHERE id = 1",
+        " blobs, manifests, tags, pins, pinned_bytes FROM totals WHERE id = 1",
         err));
     TRY(sql_step(&q, err));
     out->chunks = (uint64_t)sql_int(&q, 0);
@@ -28,6 +28,8 @@ static int read_totals(struct sql_db *db, struct store_stats *out, struct err *e
     out->blobs = (uint64_t)sql_int(&q, 7);
     out->manifests = (uint64_t)sql_int(&q, 8);
     out->tags = (uint64_t)sql_int(&q, 9);
+    out->pins = (uint64_t)sql_int(&q, 10);
+    out->pinned_bytes = (uint64_t)sql_int(&q, 11);
     return 0;
 }
 

@@ -44,6 +44,10 @@ struct store_options {
  * uncommitted pack tails. ERR_BUSY when another process has it. */
 MUST_CHECK int store_open(const struct store_options *opt, struct store **out, struct err *err);
 void store_close(struct store *st);
+/* Changes with every transaction: what was read from the catalog is as it was while this stays the same. An atomic. */
+uint64_t store_generation(const struct store *st);
+/* Whether the catalog can be read, and no damage of it was met since it was opened. ERR_IO. */
+MUST_CHECK int store_health(struct store *st, struct err *err);
 /* To be called when nothing has happened for a while: the WAL is copied into the catalog and truncated. */
 void store_idle(struct store *st);
 
@@ -120,7 +124,7 @@ MUST_CHECK int store_each_pending(struct store *st, store_digest_fn *fn, void *a
 MUST_CHECK int store_canon_refuse(struct store *st, const struct digest *original, const char *reason, struct err *err);
 
 /* Drops the bytes of d: the original's file, or the recipe and the chunks that nobody else uses (holes are punched).
- * The rows stay (S4). ERR_NOTFOUND, ERR_BUSY (S5). */
+ * The rows stay (S4). ERR_NOTFOUND, ERR_BUSY (S5, or pinned). */
 MUST_CHECK int store_evict(struct store *st, const struct digest *d, struct err *err);
 
 /* Drops the file of an original whose canonical layer is stored, when the policy says so or it is its own canonical form:
@@ -147,6 +151,7 @@ struct store_stats {
     uint64_t canonical_bytes, unique_chunk_bytes, frame_bytes, original_bytes;
     uint64_t chunks, canonical_layers, replayable_layers;
     uint64_t manifests, tags, blobs;
+    uint64_t pins, pinned_bytes; /* bytes: pinned originals and zstd forms that are stored, as if nothing were shared */
 };
 
 MUST_CHECK int store_stats(struct store *st, struct store_stats *out, struct err *err);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/install-deps.sh [build|test] - installs the Debian packages that building (default) or testing recask needs.
+# tools/install-deps.sh [build|test|bench] - installs the Debian packages that building (default), testing or measuring
+# recask needs.
 # Quick and silent when all is there. Uses sudo when not root.
 set -euo pipefail
 
@@ -11,8 +12,9 @@ tests=(libcmocka-dev clang libclang-rt-dev llvm clang-tidy clang-format python3 
 case ${1:-build} in
 build) want=("${build[@]}") ;;
 test) want=("${build[@]}" "${tests[@]}") ;;
+bench) want=("${build[@]}" "${tests[@]}" nginx-light wrk docker-registry curl) ;;
 *)
-    echo "usage: tools/install-deps.sh [build|test]" >&2
+    echo "usage: tools/install-deps.sh [build|test|bench]" >&2
     exit 2
     ;;
 esac

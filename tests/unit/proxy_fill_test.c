@@ -598,6 +598,29 @@ static void test_encoded_wrong(void **state)
     fails_with(f, ERR_LIMIT);
 }
 
+/* Nothing of the blob is kept, and all who follow get it: the whole, an end whose digest counts, a part. */
+static void passes_through(struct fixture *f, const void *want, size_t len)
+{
+    static const uint64_t offs[] = {0, 70000, 70000};
+    struct drained d;
+    bool started;
+
+    struct fill *fill = join(f, &started);
+    assert_true(started);
+    assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DETACHED);
+    uint64_t length;
+    assert_true(fill_length(fill, &length));
+    assert_int_equal(length, len);
+    for (size_t i = 0; i < ARRAY_LEN(offs); i++) {
+        follow(f, fill, offs[i], i < 2, &d);
+        assert_int_equal(d.rc, STEP_EOF);
+        assert_int_equal(d.len, len - offs[i]);
+        assert_memory_equal(d.data, (const char *)want + offs[i], d.len);
+        drained_release(&d);
+    }
+    fill_unref(fill);
+}
+
 /* The spool has no room: neither for what comes, nor for what that decodes to. */
 static void test_encoded_no_room(void **state)
 {
@@ -607,10 +630,15 @@ static void test_encoded_no_room(void **state)
     signal(SIGXFSZ, SIG_IGN);
     offer(f, e, e->len, "gzip", 0);
     limit_files(e->len / 2);
-    fails_with(f, ERR_IO);
+    passes_through(f, f->blob, BLOB_BYTES);
     assert_true(e->len < BLOB_BYTES - 1);
     limit_files(BLOB_BYTES - 1);
-    fails_with(f, ERR_IO);
+    passes_through(f, f->blob, BLOB_BYTES);
+    limit_files(e->len / 2);
+    digest_of(e->data, e->len, &f->digest);
+    passes_through(f, e->data, e->len);
+    f->digest.b[0] ^= 1;
+    fails_with(f, ERR_CORRUPT);
     limit_files(RLIM_INFINITY);
 }
 
@@ -619,7 +647,7 @@ static void test_encoded_no_room(void **state)
 static void test_detach(void **state)
 {
     struct fixture *f = *state;
-    struct drained whole, part, beyond;
+    struct drained whole, part, beyond, rest;
     bool started;
 
     signal(SIGXFSZ, SIG_IGN);
@@ -629,14 +657,16 @@ static void test_detach(void **state)
     assert_int_equal(wait_for(fill, FILL_DONE, NULL), FILL_DETACHED);
     follow(f, fill, 1000, false, &part);
     follow(f, fill, 2 << 20, false, &beyond); /* from a place that the spool never reached */
+    follow(f, fill, 2 << 20, true, &rest);    /* and so that the digest counts */
     limit_files(RLIM_INFINITY);
+    expect_whole(f, &rest, 2 << 20);
     expect_whole(f, &whole, 0);
     expect_whole(f, &part, 1000);
     expect_whole(f, &beyond, 2 << 20);
     fill_unref(fill);
     assert_false(is_present(f));
     assert_true(until(table_empty, f));
-    assert_int_equal(atomic_load(&f->server.requests), 4);
+    assert_int_equal(atomic_load(&f->server.requests), 5);
 }
 
 static void test_detach_wrong_digest(void **state)

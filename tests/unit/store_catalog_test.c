@@ -89,7 +89,7 @@ static void test_versions(void **state)
     set_number(f, "PRAGMA user_version = 2; PRAGMA application_id = 4711");
     expect_open(f, ERR_CORRUPT, "not a recask", "SQLite");
     set_number(f, "PRAGMA application_id = 1380143921; DROP TABLE view");
-    expect_open(f, ERR_CORRUPT, "lacks 1 of", "17");
+    expect_open(f, ERR_CORRUPT, "lacks 1 of", "19");
 }
 
 static void test_not_a_database(void **state)

@@ -14,7 +14,7 @@ import images
 from recask import BINARY, request
 from runner import equal, main, until
 
-COMMANDS = ["serve", "ls", "inspect", "stats", "config", "version"]
+COMMANDS = ["serve", "ls", "inspect", "pin", "unpin", "rm", "stats", "config", "version"]
 LATER = ["pull", "gc", "scrub", "export", "import", "sync", "client-config"]
 
 
