@@ -228,6 +228,34 @@ static unsigned count_type(struct store *st, enum pack_record type)
     return count;
 }
 
+/* A pin stands for the manifest that its tag had last, which only that tag's record says. */
+static void test_a_pin_of_a_dropped_tag(void **state)
+{
+    struct fixture *f = *state;
+    CLEANUP(free_ptr) struct world *w = new_world(f, true);
+    struct store_pin_result pin;
+    struct err err = ERR_INIT;
+    struct thing second = {.type = PACK_TAG}, first = {.type = PACK_TAG};
+    struct records rs;
+    int64_t repo;
+
+    ASSERT_OK(store_repo(f->st, "up", "a/b", &repo, &err));
+    first.key = put_manifest(f->st, repo, "pinned", "first");
+    ASSERT_OK(store_pin(f->st, repo, "pinned", NULL, &pin, &err));
+    second.key = put_manifest(f->st, repo, "pinned", "second");
+    ASSERT_OK(store_tag_drop(f->st, repo, "pinned", &err));
+    fill(w, 6, 60000);
+    for (unsigned i = 0; i < 4; i++)
+        evict_layer(w, &w->layers[i]);
+    assert_true(run_gc(f->st, false).packs_done > 0);
+    rs = scan_all(f->st);
+    assert_non_null(winner(&rs, about_key, &second));
+    assert_null(winner(&rs, about_key, &first));
+    records_release(&rs);
+    assert_int_equal(count_type(f->st, PACK_PIN), 1);
+    expect_packs_tell_all(f->st);
+}
+
 /* An evicted layer's chunk list goes; that there was such a layer does not, also when it comes and goes. */
 static void test_recipes_of_evicted_layers(void **state)
 {
@@ -685,6 +713,7 @@ int main(void)
         T(test_a_pack_of_links),
         T(test_too_many_packs),
         T(test_metadata),
+        T(test_a_pin_of_a_dropped_tag),
         T(test_recipes_of_evicted_layers),
         T(test_unknown_records),
         T(test_no_query_scans_a_table),

@@ -7,6 +7,7 @@
 #include "store/compact_internal.h"
 #include "store/gc.h"
 #include "store/meta.h"
+#include "store/pin.h"
 #include "store/recipe.h"
 #include "store/record_internal.h"
 #include "tests/unit/store_layer_util.h"
