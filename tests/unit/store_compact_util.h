@@ -106,6 +106,53 @@ static inline struct store_gc_progress run_gc(struct store *st, bool evict)
     return p;
 }
 
+static inline struct world *new_world(struct fixture *f, bool holes)
+{
+    struct world *w = calloc(1, sizeof(*w));
+
+    assert_non_null(w);
+    w->f = f;
+    small_packs(f, holes);
+    return w;
+}
+
+static inline uint64_t disk(struct store *st)
+{
+    return packs_disk_bytes(st->packs);
+}
+
+/* All but every n-th. */
+static inline void evict_most(struct world *w, unsigned n)
+{
+    for (unsigned i = 0; i < w->count; i++)
+        if (i % n != 0 && !w->layers[i].gone)
+            evict_layer(w, &w->layers[i]);
+}
+
+/* Ends with a layer that begins a pack of its own. */
+static inline void fill(struct world *w, unsigned count, size_t len)
+{
+    for (unsigned i = 0; i < count; i++)
+        (void)make_layer(w, 1 + w->count, len + w->count * 7);
+}
+
+static inline void reopen_world(struct world *w, bool holes)
+{
+    reopen_store(w->f);
+    small_packs(w->f, holes);
+}
+
+static inline struct digest put_manifest(struct store *st, int64_t repo, const char *tag, const char *body)
+{
+    struct store_manifest_put p = {
+        .repo = repo, .tag = tag, .media_type = "application/x", .body = body, .len = strlen(body)};
+    struct err err = ERR_INIT;
+
+    digest_of(body, p.len, &p.digest);
+    ASSERT_OK(store_manifest_put(st, &p, &err));
+    return p.digest;
+}
+
 /* ---- what packs tell ---------------------------------------------------------------------------------------------------- */
 
 struct record {

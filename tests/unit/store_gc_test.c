@@ -12,16 +12,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static struct world *new_world(struct fixture *f, bool holes)
-{
-    struct world *w = calloc(1, sizeof(*w));
-
-    assert_non_null(w);
-    w->f = f;
-    small_packs(f, holes);
-    return w;
-}
-
 static void set_quota(struct fixture *f, uint64_t bytes, bool holes)
 {
     f->opt.quota_bytes = bytes;
