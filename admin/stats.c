@@ -47,14 +47,16 @@ static json_t *requests_object(const struct proxy_stats *p)
 
 static json_t *store_object(const struct store_stats *s)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "bytes_on_disk", count(s->bytes_on_disk), "quota_bytes", count(s->quota_bytes), "reserved_bytes",
-                     count(s->reserved_bytes), "evictions", count(s->evictions), "canonical_bytes",
-                     count(s->canonical_bytes), "unique_chunk_bytes", count(s->unique_chunk_bytes), "frame_bytes",
-                     count(s->frame_bytes), "original_bytes", count(s->original_bytes), "chunks", count(s->chunks),
-                     "canonical_layers", count(s->canonical_layers), "replayable_layers", count(s->replayable_layers),
-                     "manifests", count(s->manifests), "tags", count(s->tags), "blobs", count(s->blobs), "pins",
-                     count(s->pins), "pinned_bytes", count(s->pinned_bytes));
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "bytes_on_disk", count(s->bytes_on_disk), "quota_bytes", count(s->quota_bytes), "reserved_bytes",
+        count(s->reserved_bytes), "evictions", count(s->evictions), "packs", count(s->packs), "pack_bytes",
+        count(s->pack_bytes), "compactions", count(s->compactions), "compacted_bytes", count(s->compacted_bytes),
+        "canonical_bytes", count(s->canonical_bytes), "unique_chunk_bytes", count(s->unique_chunk_bytes), "frame_bytes",
+        count(s->frame_bytes), "original_bytes", count(s->original_bytes), "chunks", count(s->chunks),
+        "canonical_layers", count(s->canonical_layers), "replayable_layers", count(s->replayable_layers), "manifests",
+        count(s->manifests), "tags", count(s->tags), "blobs", count(s->blobs), "pins", count(s->pins), "pinned_bytes",
+        count(s->pinned_bytes));
 }
 
 int admin_stats_json(const struct admin_numbers *n, struct buf *out, struct err *err)

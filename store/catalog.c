@@ -140,9 +140,11 @@ static int record_extents(struct catalog_tx *tx, struct err *err)
 
     if (tx->extent_count == 0)
         return 0;
-    /* max(): another transaction may have recorded a later end since ours was taken. */
+    /* max(): another transaction may have recorded a later end since ours was taken, and compaction may have removed the
+     * pack. The one with the highest id it never removes. */
     TRY(sql_query(tx->db, &q,
-                  "INSERT INTO pack (id, end) VALUES (?1, ?2)"
+                  "INSERT INTO pack (id, end) SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM pack WHERE id = ?1)"
+                  " OR ?1 > (SELECT coalesce(max(id), 0) FROM pack)"
                   " ON CONFLICT (id) DO UPDATE SET end = max(end, excluded.end)",
                   err));
     for (size_t i = 0; i < tx->extent_count; i++) {

@@ -35,6 +35,7 @@
 #include <stdatomic.h>
 
 struct catalog;
+struct compactor;
 struct leases;
 
 #define STORE_MAGIC 0x5704e001u
@@ -47,6 +48,7 @@ struct store {
     struct packs *packs;
     struct catalog *catalog;
     struct leases *leases;
+    struct compactor *compactor;
     struct room room;
     struct lock files_lock;                  /* RANK_STORE: renames and removals of originals, with their accounting */
     atomic_uint_fast64_t generation;         /* of the catalog: counts commits */
@@ -161,7 +163,9 @@ struct sweep {
 MUST_CHECK int sweep_unused(struct catalog_tx *tx, struct sweep *sw, struct err *err);
 void sweep_end(struct store *st, struct sweep *sw, bool committed);
 MUST_CHECK int sweep_at_open(struct store *st, struct err *err);
-/* Inside a transaction: the frame at loc is to be punched by the next sweep_end(). */
+/* Punches the holes that are noted. */
+MUST_CHECK int sweep_holes(struct store *st, struct err *err);
+/* Inside a transaction: the frame at loc is to be punched by the next sweep_holes(). */
 MUST_CHECK int sweep_add_hole(struct sql_db *db, const struct pack_loc *loc, struct err *err);
 
 /* evict.c. Inside a transaction: takes a layer's recipe away, counts its chunks down, clears `present` (C1, C5). The caller sweeps,

@@ -8,6 +8,8 @@
 
 #include <inttypes.h>
 
+#define MOVES_MAX 16 /* how often a frame may be moved while it is looked for */
+
 size_t chunk_frame_max_bytes(void)
 {
     return frame_bound(CHUNK_MAX_BYTES);
@@ -54,6 +56,46 @@ int chunk_row_find(struct sql_db *db, const struct digest *d, struct chunk_row *
     TRY(rc = sql_step(&q, err));
     *out_found = rc == SQL_ROW;
     return *out_found ? chunk_row_read(&q, 0, out, err) : 0;
+}
+
+/* Where the frame is now. False: there is none of this length and sum. */
+static int look_again(struct store *st, int64_t id, struct pack_loc *loc, bool *out_moved, struct err *err)
+{
+    CLEANUP(catalog_read_end) struct sql_db *db = NULL;
+    CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
+    int rc;
+
+    TRY(catalog_read_begin(st, &db, err));
+    TRY(sql_query(
+        db, &q, "SELECT pack_id, off FROM chunk WHERE id = ?1 AND len = ?2 AND sum = ?3 AND pack_id IS NOT NULL", err));
+    sql_bind_int(&q, 1, id);
+    sql_bind_int(&q, 2, loc->len);
+    sql_bind_int(&q, 3, (int64_t)loc->sum);
+    TRY(rc = sql_step(&q, err));
+    *out_moved = rc == SQL_ROW && (sql_int(&q, 0) != loc->pack || (uint64_t)sql_int(&q, 1) != loc->off);
+    if (*out_moved) {
+        loc->pack = sql_int(&q, 0);
+        loc->off = (uint64_t)sql_int(&q, 1);
+    }
+    return 0;
+}
+
+int chunk_read(struct store *st, int64_t id, struct pack_loc *loc, void *out, struct err *err)
+{
+    for (int tries = 0;; tries++) {
+        struct err why = ERR_INIT;
+        int rc = pack_read(st->packs, loc, out, &why);
+        bool moved = false;
+
+        if (rc == 0)
+            return 0;
+        if ((rc == ERR_CORRUPT || rc == ERR_NOTFOUND) && id != 0 && tries < MOVES_MAX)
+            TRY(look_again(st, id, loc, &moved, err));
+        if (!moved) {
+            *err = why;
+            return rc;
+        }
+    }
 }
 
 static int lose_in_tx(struct sql_db *db, const struct chunk_row *row, struct err *err)

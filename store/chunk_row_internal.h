@@ -34,4 +34,8 @@ MUST_CHECK int chunk_row_find(struct sql_db *db, const struct digest *d, struct 
 struct store;
 MUST_CHECK int chunk_row_lose(struct store *st, const struct chunk_row *row, struct err *err);
 
+/* Reads the frame of row `id` from *loc (S6), which somebody has read before: when it is not there any more, since
+ * compaction has moved it, from where it is now, and *loc says so. id 0: no row, so it has not been moved. */
+MUST_CHECK int chunk_read(struct store *st, int64_t id, struct pack_loc *loc, void *out, struct err *err);
+
 size_t chunk_frame_max_bytes(void); /* frame_bound(CHUNK_MAX_BYTES) */

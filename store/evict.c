@@ -6,6 +6,7 @@
  */
 #include "base/log.h"
 #include "store/catalog_internal.h"
+#include "store/chunk_row_internal.h"
 #include "store/files_internal.h"
 #include "store/layer.h"
 #include "store/original_internal.h"
@@ -284,15 +285,15 @@ static int note_damage(struct damage *dm, int64_t chunk_id, const struct pack_lo
 }
 
 /* One frame: damaged, gone and unreadable are all the same here. */
-static int check_frame(struct store *st, int64_t chunk_id, const struct pack_loc *loc, struct buf *frame,
-                       struct damage *dm, struct err *err)
+static int check_frame(struct store *st, int64_t chunk_id, struct pack_loc *loc, struct buf *frame, struct damage *dm,
+                       struct err *err)
 {
     struct err why = ERR_INIT;
 
     if (loc->pack == 0) /* lost already */
         return 0;
     TRY(buf_reserve(frame, loc->len, err));
-    return pack_read(st->packs, loc, frame->data, &why) < 0 ? note_damage(dm, chunk_id, loc, err) : 0;
+    return chunk_read(st, chunk_id, loc, frame->data, &why) < 0 ? note_damage(dm, chunk_id, loc, err) : 0;
 }
 
 /* Reads the whole layer, so that one repair finds all of the damage and not one frame per attempt. */

@@ -3,7 +3,8 @@
  *
  * A source holds a lease and no database connection: the recipe comes in pages of PAGE_ROWS, each in a short read
  * transaction, so that a slow client pins neither the WAL nor a connection. Chunks of a leased layer stay, so a page
- * stays true; a row that does not continue where the last one ended is a damaged catalog.
+ * stays true but for where the frames are: compaction moves them (chunk_read()). A row that does not continue where the
+ * last one ended is a damaged catalog.
  *
  * One frame at a time, each read with one pread() and checked (S6). Frames of one layer mostly lie side by side, but
  * reading several at once gains nothing from the page cache. Where the caller's buffer has room for all that a
@@ -142,14 +143,14 @@ static int find_row(struct layer_source *s, struct err *err)
 /* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 /* All that the row gives in the wanted form, to out. */
-static int read_row(struct layer_source *s, const struct row *row, uint8_t *out, struct err *err)
+static int read_row(struct layer_source *s, struct row *row, uint8_t *out, struct err *err)
 {
-    const struct chunk_row *c = &row->chunk;
+    struct chunk_row *c = &row->chunk;
     int rc;
 
     if (s->form == LAYER_ZSTD)
-        return pack_read(s->st->packs, &c->loc, out, err);
-    TRY(pack_read(s->st->packs, &c->loc, s->frame, err));
+        return chunk_read(s->st, c->id, &c->loc, out, err);
+    TRY(chunk_read(s->st, c->id, &c->loc, s->frame, err));
     rc = frame_decode(s->frames, c->kind, s->frame, c->loc.len, out, c->raw_bytes, err);
     return rc < 0 ? err_wrap(err, "layer %s at %" PRIu64, digest_text(&s->canonical).s, row->off) : 0;
 }
@@ -158,7 +159,7 @@ static int read_row(struct layer_source *s, const struct row *row, uint8_t *out,
 static int fill(struct layer_source *s, struct err *err)
 {
     uint8_t *to = s->form == LAYER_ZSTD ? s->frame : s->chunk;
-    const struct row *row;
+    struct row *row;
     uint64_t skip;
 
     TRY(find_row(s, err));
@@ -180,7 +181,7 @@ static int read_whole_rows(struct layer_source *s, uint8_t *out, size_t cap, siz
     if (cap > READ_MAX_BYTES)
         cap = READ_MAX_BYTES;
     while (s->pos < s->end) {
-        const struct row *row;
+        struct row *row;
         uint64_t bytes;
 
         TRY(find_row(s, err));

@@ -124,10 +124,10 @@ static int store_again(struct layer_writer *w, const struct chunk_row *row, stru
 }
 
 /* w->frame = the stored frame. False: it is damaged or gone, and the catalog says so now. */
-static int read_shared(struct layer_writer *w, const struct chunk_row *row, bool *out_good, struct err *err)
+static int read_shared(struct layer_writer *w, struct chunk_row *row, bool *out_good, struct err *err)
 {
     struct err read_err = ERR_INIT;
-    int rc = pack_read(w->st->packs, &row->loc, w->frame, &read_err);
+    int rc = chunk_read(w->st, row->id, &row->loc, w->frame, &read_err);
 
     *out_good = rc == 0;
     if (rc == 0)
@@ -184,13 +184,14 @@ static int resolve(struct layer_writer *w, struct piece *piece, struct err *err)
     piece->level = (int16_t)row.level;
     piece->encoder = row.encoder;
     piece->loc = row.loc;
+    piece->id = row.id;
     return 0;
 }
 
 /* The frame of a chunk that this layer had before: our own append or a checked one, read back (S6). */
-static int read_again(struct layer_writer *w, const struct piece *piece, struct err *err)
+static int read_again(struct layer_writer *w, struct piece *piece, struct err *err)
 {
-    int rc = pack_read(w->st->packs, &piece->loc, w->frame, err);
+    int rc = chunk_read(w->st, piece->id, &piece->loc, w->frame, err);
 
     return rc < 0 ? err_wrap(err, "chunk %s", digest_text(&piece->digest).s) : 0;
 }
@@ -325,6 +326,7 @@ int layer_writer_open(struct store *st, const struct digest *source, struct laye
         return err_nomem(err, sizeof(*w));
     w->st = st;
     w->source = *source;
+    pack_hold_begin(st->packs, &w->hold);
     tarscan_init(&w->scan);
     chunker_init(&w->cut);
     TRY(choose_level(w, err));
@@ -361,6 +363,7 @@ void layer_writer_abort(struct layer_writer *w)
     for (uint32_t i = 0; i < w->piece_count; i++)
         if (w->pieces[i].leased)
             lease_drop(w->st, LEASE_CHUNK, &w->pieces[i].digest);
+    pack_hold_end(&w->hold);
     free(w->pieces);
     free(w->rows);
     free(w->slots);

@@ -18,7 +18,7 @@ enum piece_state {
 struct piece {
     struct digest digest;
     struct pack_loc loc;
-    int64_t id; /* of its row; set by the commit */
+    int64_t id; /* of its row; 0: none before the commit */
     uint32_t raw_bytes;
     uint32_t uses; /* in this layer */
     uint32_t encoder;
@@ -33,6 +33,7 @@ struct layer_writer {
     struct store *st;
     struct digest source;
     int level;
+    struct pack_hold hold; /* compaction leaves the frames of before the commit alone */
 
     /* the bytes put so far */
     struct hasher *canonical_hash;

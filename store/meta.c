@@ -157,6 +157,7 @@ static int put_rows(struct store *st, const struct store_manifest_put *p, const 
 
 int store_manifest_put(struct store *st, const struct store_manifest_put *p, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     struct manifest_new m = {.digest = p->digest,
                              .media_type = p->media_type,
                              .view = 0,
@@ -169,6 +170,7 @@ int store_manifest_put(struct store *st, const struct store_manifest_put *p, str
     bool known;
 
     TRY(check_put(p, err));
+    pack_hold_begin(st->packs, &hold);
     TRY(tag_state_read(st, p->repo, p->tag, &p->digest, &state, err));
     known = state.manifest.id != 0 && state.manifest.view == 0;
     if (!known)

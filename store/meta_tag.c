@@ -134,12 +134,14 @@ int tag_write(struct catalog_tx *tx, int64_t repo, const char *tag, int64_t mani
 
 int store_tag_set(struct store *st, int64_t repo, const char *tag, const struct digest *d, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
     struct tag_state state;
     bool appended = false;
 
     if (tag[0] == '\0' || strlen(tag) >= META_TAG_BYTES)
         return err_set(err, ERR_LIMIT, "a tag of %zu bytes", strlen(tag));
+    pack_hold_begin(st->packs, &hold);
     TRY(tag_state_read(st, repo, tag, d, &state, err));
     if (state.manifest.id == 0)
         return err_set(err, ERR_NOTFOUND, "manifest %s is not in the catalog", digest_text(d).s);
@@ -164,6 +166,7 @@ int tag_delete(struct sql_db *db, int64_t repo, const char *tag, struct err *err
 
 int store_tag_drop(struct store *st, int64_t repo, const char *tag, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
     struct tag_state state;
     struct store_tag now;
@@ -171,6 +174,7 @@ int store_tag_drop(struct store *st, int64_t repo, const char *tag, struct err *
 
     if (store_tag_get(st, repo, tag, &now, &none) == ERR_NOTFOUND)
         return 0;
+    pack_hold_begin(st->packs, &hold);
     TRY(tag_state_read(st, repo, tag, &now.digest, &state, err));
     TRY(tag_drop_record(st, &state.repo, tag, &now.digest, err));
     TRY(pack_sync(st->packs, err));
@@ -282,6 +286,7 @@ static int put_view_rows(struct store *st, int64_t upstream_id, const struct man
 int store_view_put(struct store *st, const struct digest *upstream, int view, const char *media_type, const char *body,
                    size_t len, struct digest *out_digest, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     struct manifest_new m = {.media_type = media_type, .view = view, .upstream = *upstream, .body = body, .len = len};
     struct view_state state;
 
@@ -291,6 +296,7 @@ int store_view_put(struct store *st, const struct digest *upstream, int view, co
     *out_digest = m.digest;
     if (digest_equal(&m.digest, upstream))
         return store_view_put_same(st, upstream, view, err);
+    pack_hold_begin(st->packs, &hold);
     TRY(read_view_state(st, upstream, view, &m.digest, &state, err));
     if (state.is_current)
         return 0;
@@ -304,9 +310,11 @@ int store_view_put(struct store *st, const struct digest *upstream, int view, co
 
 int store_view_put_same(struct store *st, const struct digest *upstream, int view, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
     struct view_state state;
 
+    pack_hold_begin(st->packs, &hold);
     TRY(read_view_state(st, upstream, view, upstream, &state, err));
     if (state.is_current)
         return 0;

@@ -28,7 +28,8 @@
 /* Its bytes on disk are to be looked at again. */
 static void mark_stale(struct packs *ps, struct pack *p)
 {
-    if (p->disk_stale)
+    p->changes++;
+    if (p->disk_stale || p->gone)
         return;
     p->disk_stale = true;
     p->next_stale = ps->stale;
@@ -143,6 +144,15 @@ int pack_open_fd(struct packs *ps, struct pack *p, struct err *err)
     return rc;
 }
 
+/* The last user of a pack that is gone frees it. */
+void pack_unuse(struct packs *ps, struct pack *p)
+{
+    if (--p->users > 0 || !p->gone)
+        return;
+    pack_close_fd(ps, p);
+    free(p);
+}
+
 int pack_pin(struct packs *ps, int64_t id, struct pack **out, struct err *err)
 {
     struct pack *p;
@@ -167,9 +177,9 @@ int pack_pin(struct packs *ps, int64_t id, struct pack **out, struct err *err)
 void pack_unpin(struct packs *ps, struct pack *p, bool stale)
 {
     lock_take(&ps->lock);
-    p->users--;
     if (stale)
         mark_stale(ps, p);
+    pack_unuse(ps, p);
     lock_give(&ps->lock);
 }
 
@@ -380,13 +390,28 @@ int pack_check(struct packs *ps, const struct pack_loc *loc, struct err *err)
     return rc;
 }
 
+/* The first with an id above `after` that has records that are not durable. By id: while one is synced, others come and go. */
+static struct pack *next_dirty(const struct packs *ps, int64_t after)
+{
+    for (size_t i = 0; i < ps->count; i++)
+        if (ps->items[i]->id > after && ps->items[i]->synced < ps->items[i]->completed)
+            return ps->items[i];
+    return NULL;
+}
+
 int pack_sync(struct packs *ps, struct err *err)
 {
+    struct pack *p;
+    int64_t last = 0;
     int rc = 0;
 
     lock_take(&ps->lock);
-    for (size_t i = 0; i < ps->count && rc == 0; i++)
-        rc = sync_up_to(ps, ps->items[i], ps->items[i]->completed, err);
+    while (rc == 0 && (p = next_dirty(ps, last)) != NULL) {
+        last = p->id;
+        p->users++;
+        rc = sync_up_to(ps, p, p->completed, err);
+        pack_unuse(ps, p);
+    }
     lock_give(&ps->lock);
     return rc;
 }

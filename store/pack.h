@@ -22,8 +22,8 @@ enum pack_record {
     PACK_REPO_BLOB = 5, /* repository holds blob */
     PACK_BLOB = 6,      /* original <-> canonical */
     PACK_VIEW = 7,
-    PACK_PIN =
-        8, /* key: digest of the manifest that is pinned; payload as of a tag, of which "dropped" is "unpinned" */
+    PACK_PIN = 8,   /* key: manifest that is pinned; payload as of a tag, of which "dropped" is "unpinned" */
+    PACK_LAYER = 9, /* key: diffID; of a layer that was evicted: what its recipe said, but for the chunks */
 };
 
 struct pack_loc {
@@ -45,6 +45,10 @@ struct pack_meta {
     uint16_t kind;      /* frames: enum frame_kind */
     int16_t level;      /* frames */
     uint32_t encoder;   /* frames */
+    /* Other records: where the first copy of this one was (FORMAT.md "Which record wins"): the pack and the offset of
+     * its header. Appending: 0, 0 for a new record. A scan fills them always. */
+    int64_t origin_pack;
+    uint64_t origin_off;
 };
 
 /* Not durable before pack_sync(). ERR_NOSPC, ERR_IO: the range stays a hole that no row points at. len: 64 MiB at most. */
@@ -96,3 +100,40 @@ MUST_CHECK int packs_remove_unknown(struct packs *ps, unsigned *out_removed, str
 size_t packs_count(struct packs *ps);
 
 uint64_t packs_disk_bytes(struct packs *ps);
+
+/* ---- compaction (compact.c) ---------------------------------------------------------------------------------------- */
+
+/* While it is held, packs that took appends since are not compacted: the catalog does not say yet what of them is used.
+ * For whoever appends: from before the first append until after the commit.
+ * Use: CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
+ *      pack_hold_begin(st->packs, &hold); */
+struct pack_hold {
+    struct packs *packs; /* NULL: over */
+    int64_t from;        /* the lowest id that such an append can get */
+    struct pack_hold *next, **at;
+};
+#define PACK_HOLD_INIT                                                                                                 \
+    {                                                                                                                  \
+        .packs = NULL                                                                                                  \
+    }
+void pack_hold_begin(struct packs *ps, struct pack_hold *h);
+void pack_hold_end(struct pack_hold *h);
+
+struct pack_info {
+    int64_t id;
+    uint64_t end, disk_bytes; /* of the file; its blocks */
+    uint64_t live_bytes;      /* of records that are of use; when live_known */
+    bool live_known;          /* and nothing was punched since */
+    bool idle;                /* complete, on disk, and nobody is about to refer to what is in it */
+    uint64_t changes;
+};
+
+/* *out: malloc'd, by id; NULL when there is none. */
+MUST_CHECK int packs_list(struct packs *ps, struct pack_info **out, size_t *out_count, struct err *err);
+/* As counted when info.changes was `changes`. */
+void packs_set_live(struct packs *ps, int64_t pack, uint64_t live_bytes, uint64_t changes);
+/* Not idle for a while, longer each time: something is wrong with it. */
+void packs_set_aside(struct packs *ps, int64_t pack);
+uint64_t packs_max_bytes(const struct packs *ps);
+/* After its row is gone: the file goes. Whoever reads it at this moment reads on. */
+void packs_remove(struct packs *ps, int64_t pack);

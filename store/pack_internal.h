@@ -51,7 +51,33 @@ typedef int pack_scan_fn(void *arg, const struct pack_header *r, uint64_t payloa
                          struct err *err);
 MUST_CHECK int pack_scan(struct packs *ps, int64_t pack, pack_scan_fn *fn, void *arg, struct err *err);
 
-/* ---- the table of packs: pack_open.c and pack.c only ---------------------------------------------------------------- */
+/* The same, step by step and without payloads, holes stepped over. The record that pack_walk_next() finds has a good
+ * header; whether its payload is right is the caller's to find out, and pack_walk_reject() when it is not.
+ * Use: pack_walk_open -> while (pack_walk_next() == 1). Nothing is held in between. */
+#define PACK_WALK_WINDOW_BYTES 4096
+struct pack_walk {
+    struct packs *packs;
+    int64_t pack;
+    uint64_t seed;
+    uint64_t at, next; /* the header of the record found last; where to go on */
+    uint64_t window_off;
+    size_t window_len;
+    uint8_t window[PACK_WALK_WINDOW_BYTES];
+};
+MUST_CHECK int pack_walk_open(struct packs *ps, int64_t pack, struct pack_walk *out, struct err *err);
+MUST_CHECK int pack_walk_next(struct pack_walk *w, struct pack_header *out, struct err *err); /* 1, 0: the end, < 0 */
+void pack_walk_reject(struct pack_walk *w);
+/* The payload of the record found last. False in *out_good: it is damaged. */
+MUST_CHECK int pack_walk_payload(struct pack_walk *w, const struct pack_header *r, struct buf *out, bool *out_good,
+                                 struct err *err);
+
+/* Of two records about the same thing, neither a frame: whether that of a wins over that of b. */
+static inline bool pack_origin_later(const struct pack_meta *a, const struct pack_meta *b)
+{
+    return a->origin_pack > b->origin_pack || (a->origin_pack == b->origin_pack && a->origin_off > b->origin_off);
+}
+
+/* ---- the table of packs: pack*.c only ---------------------------------------------------------------- */
 
 struct pack {
     int64_t id;
@@ -71,6 +97,12 @@ struct pack {
     bool disk_stale;         /* on ps->stale: disk_bytes is of some time ago */
     struct pack *next_stale;
     uint64_t disk_bytes;
+    uint64_t changes;      /* counts whatever changes its bytes */
+    uint64_t live_bytes;   /* as of live_changes; 0: never counted */
+    uint64_t live_changes; /* `changes` of then */
+    int64_t aside_until;   /* monotonic milliseconds */
+    int64_t aside_ms;      /* for how long the last time */
+    bool gone;             /* its file and its place in the table are; who unpins it last frees it */
 };
 
 struct packs {
@@ -87,6 +119,7 @@ struct packs {
     uint64_t disk_bytes;  /* sum over all */
     atomic_bool no_holes; /* the file system cannot punch */
     int64_t last_id;      /* the highest id ever seen; ids are not used twice */
+    struct pack_hold *holds;
 };
 
 static inline uint64_t pack_align(uint64_t v)
@@ -103,3 +136,5 @@ void pack_close_fd(struct packs *ps, struct pack *p);
 /* Opens pack `id` and keeps it open until pack_unpin(). stale: its bytes on disk have changed. */
 MUST_CHECK int pack_pin(struct packs *ps, int64_t id, struct pack **out, struct err *err);
 void pack_unpin(struct packs *ps, struct pack *p, bool stale);
+/* With ps->lock held: counts users down. */
+void pack_unuse(struct packs *ps, struct pack *p);

@@ -55,6 +55,10 @@ static int punch_range(struct packs *ps, int64_t pack, uint64_t begin, uint64_t 
     int rc = 0;
 
     TRY(pack_pin(ps, pack, &p, err));
+    if (!packs_can_punch(ps)) {
+        pack_unpin(ps, p, true); /* less of it is of use */
+        return 0;
+    }
     widen(p, settled_end(ps, p), &begin, &end);
     if (fallocate(p->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin)) < 0) {
         if (errno == EOPNOTSUPP) /* the bytes stay until compaction */
@@ -98,8 +102,9 @@ void pack_puncher_add(struct pack_puncher *pu, const struct pack_loc *loc)
 void pack_puncher_end(struct pack_puncher *pu)
 {
     struct err err = ERR_INIT;
+    int rc = pu->pack != 0 ? punch_range(pu->packs, pu->pack, pu->begin, pu->end, &err) : 0;
 
-    if (pu->pack != 0 && punch_range(pu->packs, pu->pack, pu->begin, pu->end, &err) < 0)
+    if (rc < 0 && rc != ERR_NOTFOUND) /* compaction may have been there before */
         log_event(LOG_WARN, "pack.punch", "err=%s", log_quote(err.msg).s);
     pu->pack = 0;
 }

@@ -56,17 +56,35 @@ static int check_version(const uint8_t *data, size_t len, size_t min_bytes, cons
     return 0;
 }
 
-int recipe_parse(const uint8_t *data, size_t len, struct recipe_head *out, struct err *err)
+static void get_head(const uint8_t *data, struct recipe_head *out)
 {
-    uint64_t sum = 0;
-
-    TRY(check_version(data, len, RECIPE_HEAD_BYTES, "recipe", err));
     out->chunks = le_get32(data + 4);
     out->size_bytes = le_get64(data + 8);
     out->zstd_bytes = le_get64(data + 16);
     out->level = (int32_t)le_get32(data + 24);
     out->encoder = le_get32(data + 28);
     memcpy(out->zstd.b, data + 32, DIGEST_BYTES);
+}
+
+void recipe_layer_put(uint8_t out[RECIPE_HEAD_BYTES], const uint8_t *recipe)
+{
+    memcpy(out, recipe, RECIPE_HEAD_BYTES);
+    le_put32(out + 4, 0);
+}
+
+int recipe_layer_parse(const uint8_t *data, size_t len, struct recipe_head *out, struct err *err)
+{
+    TRY(check_version(data, len, RECIPE_HEAD_BYTES, "layer", err));
+    get_head(data, out);
+    return len == RECIPE_HEAD_BYTES && out->chunks == 0 ? 0 : err_set(err, ERR_CORRUPT, "layer record: malformed");
+}
+
+int recipe_parse(const uint8_t *data, size_t len, struct recipe_head *out, struct err *err)
+{
+    uint64_t sum = 0;
+
+    TRY(check_version(data, len, RECIPE_HEAD_BYTES, "recipe", err));
+    get_head(data, out);
     if (out->chunks == 0 || len != recipe_bytes(out->chunks))
         return err_set(err, ERR_CORRUPT, "recipe record: %zu bytes do not hold %" PRIu32 " chunks", len, out->chunks);
     for (uint32_t i = 0; i < out->chunks; i++) {

@@ -13,6 +13,7 @@
  *     32  32   digest of the zstd form
  *     64       per chunk, in order: digest (32 bytes), u32 raw bytes. The raw bytes add up to the layer's size; 0 only
  *              as the one chunk of an empty layer
+ *   PACK_LAYER, key: the diffID: the first 64 bytes of a recipe, number of chunks 0
  *   The frames are the PACK_FRAME records of those keys; where a key has several, the ones that give the digest of the
  *   zstd form.
  *   PACK_BLOB, key: the original's digest
@@ -51,6 +52,10 @@ void recipe_put_chunk(uint8_t *out, uint32_t i, const struct recipe_chunk *chunk
 /* Checks the whole payload: ERR_CORRUPT, ERR_UNSUPPORTED (another version). After it recipe_chunk_at() is safe. */
 MUST_CHECK int recipe_parse(const uint8_t *data, size_t len, struct recipe_head *out, struct err *err);
 void recipe_chunk_at(const uint8_t *data, uint32_t i, struct recipe_chunk *out);
+
+/* PACK_LAYER. recipe: a payload that passed recipe_parse(). */
+void recipe_layer_put(uint8_t out[RECIPE_HEAD_BYTES], const uint8_t *recipe);
+MUST_CHECK int recipe_layer_parse(const uint8_t *data, size_t len, struct recipe_head *out, struct err *err);
 
 struct recipe_link {
     struct digest canonical;

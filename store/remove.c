@@ -243,10 +243,12 @@ static int write_rows(struct removal *rm, struct err *err)
 
 static int drop_names(struct removal *rm, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     const struct pin_target *t = &rm->target;
 
     if (t->by_digest && rm->pins.count == 0)
         return 0;
+    pack_hold_begin(rm->st->packs, &hold);
     if (!t->by_digest)
         TRY(tag_drop_record(rm->st, &t->name, t->reference, &t->digest, err));
     for (size_t i = 0; i < rm->pins.count; i++)

@@ -186,12 +186,14 @@ static int put_known_blob(struct catalog_tx *tx, const struct digest *d, uint64_
 
 int store_repo_add_blob(struct store *st, int64_t repo, const struct digest *d, uint64_t size_bytes, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
     struct link_state state;
     int64_t blob_id = 0;
 
     if (size_bytes > INT64_MAX)
         return err_set(err, ERR_LIMIT, "blob %s: a size beyond all files", digest_text(d).s);
+    pack_hold_begin(st->packs, &hold);
     TRY(read_link(st, repo, RECORD_LINK_BLOB, d, &state, err));
     if (state.linked && (state.size_known || size_bytes == 0))
         return 0;

@@ -5,6 +5,9 @@
  *     manifests and recipes, directories) lives in the rest of the quota and is counted as soon as it is there.
  * R2  Bytes are counted before their reservation is given back, so that they are never counted in neither.
  * R3  One thread evicts at a time, one thing at a time, and looks again after each.
+ * R4  Compaction takes from the whole quota (room_take_spare()), so that it has room when others have none. Where the file
+ *     system cannot punch holes, evicting a layer frees nothing before the packs it lay in are compacted, and a step of that
+ *     frees nothing before its pack is gone: so one pack's bytes are kept free for it, and it comes before eviction.
  *
  * Order of eviction. First the spare originals: those whose canonical layer is stored and that no client has read since it
  * was, so that they say nothing that the layer does not say (with `originals = keep` there are none). Then canonical
@@ -17,6 +20,7 @@
 
 #include "base/log.h"
 #include "store/catalog_internal.h"
+#include "store/compact_internal.h"
 #include "store/files_internal.h"
 #include "store/pin_internal.h"
 
@@ -47,7 +51,11 @@ uint64_t room_limit(const struct store *st)
     uint64_t quota = st->opt.quota_bytes;
     uint64_t untaken = quota / UNTAKEN_PART;
 
-    return quota - (untaken < UNTAKEN_MAX_BYTES ? untaken : UNTAKEN_MAX_BYTES);
+    if (untaken > UNTAKEN_MAX_BYTES)
+        untaken = UNTAKEN_MAX_BYTES;
+    if (!packs_can_punch(st->packs))
+        untaken += packs_max_bytes(st->packs);
+    return quota > untaken ? quota - untaken : 0;
 }
 
 uint64_t room_used(struct store *st)
@@ -129,8 +137,6 @@ static int look(struct store *st, struct picker *pk, struct err *err)
 {
     CLEANUP(catalog_read_end) struct sql_db *db = NULL;
 
-    /* Frames that cannot be punched free nothing. */
-    pk->over[LIST_LAYERS] |= !packs_can_punch(st->packs);
     pk->over[LIST_SPARE] |= st->opt.originals == ORIGINALS_KEEP;
     TRY(catalog_read_begin(st, &db, err));
     TRY(advance(db, pk, LIST_SPARE, err));
@@ -216,18 +222,44 @@ static bool fits(struct store *st, uint64_t bytes, uint64_t limit)
     return bytes <= limit && taken <= limit - bytes;
 }
 
+/* Compaction before eviction where eviction alone frees nothing (R4), and else after it, when nothing is left to go. */
+static int evict_or_compact(struct store *st, struct picker *pk, bool *out_evicted, struct err *err)
+{
+    struct compact_step step;
+    struct err why = ERR_INIT;
+    bool compacted = false;
+    int rc;
+
+    if (!packs_can_punch(st->packs)) {
+        TRY(compact_step(st, COMPACT_PRESSED_PERCENT, &step, &compacted, err));
+        if (compacted)
+            return 0;
+    }
+    rc = evict_next(st, pk, &why);
+    *out_evicted = rc == 0;
+    if (rc == 0)
+        return 0;
+    if (rc == ERR_NOSPC)
+        TRY(compact_step(st, COMPACT_PRESSED_PERCENT, &step, &compacted, err));
+    if (compacted)
+        return 0;
+    *err = why;
+    return rc;
+}
+
 /* The first step evicts nothing. With the lock held, which it lets go of meanwhile. */
 static int evict_step(struct store *st, struct picker *pk, bool first, struct err *err)
 {
     struct room *r = &st->room;
+    bool evicted = false;
     int rc;
 
     r->evicting = true;
     lock_give(&r->lock);
-    rc = first ? prepare(st, err) : evict_next(st, pk, err);
+    rc = first ? prepare(st, err) : evict_or_compact(st, pk, &evicted, err);
     lock_take(&r->lock);
     r->evicting = false;
-    r->evictions += rc == 0 && !first;
+    r->evictions += evicted;
     (void)pthread_cond_broadcast(&r->changed);
     return rc;
 }
@@ -278,6 +310,20 @@ int room_take(struct store *st, uint64_t bytes, struct err *err)
     return rc;
 }
 
+int room_take_spare(struct store *st, uint64_t bytes, struct err *err)
+{
+    bool room;
+
+    lock_take(&st->room.lock);
+    room = fits(st, bytes, st->opt.quota_bytes);
+    if (room)
+        st->room.reserved += bytes;
+    lock_give(&st->room.lock);
+    return room ? 0
+                : err_set(err, ERR_NOSPC, "no %" PRIu64 " bytes are left of the quota of %" PRIu64, bytes,
+                          st->opt.quota_bytes);
+}
+
 void room_give(struct store *st, uint64_t bytes)
 {
     struct room *r = &st->room;
@@ -297,10 +343,9 @@ static bool should_drain(struct store *st)
     return st->room.draining;
 }
 
-static int drain_locked(struct store *st, bool *out_more, struct err *err)
+static int drain_locked(struct store *st, bool first, bool *out_more, struct err *err)
 {
     struct picker pk = {.last = {{.id = 0}}};
-    bool first = !st->room.draining;
     struct err why = ERR_INIT;
     int rc;
 
@@ -323,7 +368,19 @@ int store_make_room(struct store *st, bool *out_more, struct err *err)
 
     *out_more = false;
     lock_take(&st->room.lock);
-    rc = drain_locked(st, out_more, err);
+    rc = drain_locked(st, !st->room.draining, out_more, err);
+    lock_give(&st->room.lock);
+    return rc;
+}
+
+int room_drain(struct store *st, bool first, bool *out_more, struct err *err)
+{
+    int rc;
+
+    *out_more = false;
+    lock_take(&st->room.lock);
+    st->room.draining = true;
+    rc = drain_locked(st, first, out_more, err);
     lock_give(&st->room.lock);
     return rc;
 }

@@ -25,12 +25,17 @@ void room_release(struct room *r);
 /* ERR_NOSPC when so much is not to be had, whatever is evicted. */
 MUST_CHECK int room_take(struct store *st, uint64_t bytes, struct err *err);
 void room_give(struct store *st, uint64_t bytes);
+/* For what makes room itself: takes what is left of the whole quota, evicts nothing and waits for nobody. */
+MUST_CHECK int room_take_spare(struct store *st, uint64_t bytes, struct err *err);
 
 /* What bytes in a file of their own take. */
 static inline uint64_t room_round(uint64_t bytes)
 {
     return bytes > UINT64_MAX - 4095 ? bytes : (bytes + 4095) & ~UINT64_C(4095);
 }
+
+/* One step of eviction down to the low mark, whatever the high one says. first: the first of a series. */
+MUST_CHECK int room_drain(struct store *st, bool first, bool *out_more, struct err *err);
 
 uint64_t room_limit(const struct store *st); /* the most that room_take() can ever give */
 uint64_t room_used(struct store *st);        /* bytes on disk but for the spool, which is all reserved */

@@ -262,10 +262,12 @@ static int put_rows(struct spool *sp, const struct digest *d, int64_t repo, stru
 /* Under digest_lock(). S2: file and directory are durable, then the record, then the row. */
 static int make_original(struct spool *sp, const struct digest *d, int64_t repo, struct err *err)
 {
+    CLEANUP(pack_hold_end) struct pack_hold hold = PACK_HOLD_INIT;
     struct original_row row;
     struct err why = ERR_INIT;
     int rc;
 
+    pack_hold_begin(sp->st->packs, &hold);
     if (repo != 0)
         TRY(repo_record_link(sp->st, repo, RECORD_LINK_BLOB, d, spool_bytes(sp), err));
     TRY(fs_fsync(sp->fd, sp->name, err));

@@ -2,6 +2,7 @@
  * store/stats.c - numbers, each from a counter that is kept as things change: no scan, whatever the size of the store.
  */
 #include "store/catalog_internal.h"
+#include "store/compact_internal.h"
 #include "store/files_internal.h"
 
 #include <fcntl.h>
@@ -53,6 +54,9 @@ int store_stats(struct store *st, struct store_stats *out, struct err *err)
     *out = (struct store_stats){.quota_bytes = st->opt.quota_bytes};
     out->bytes_on_disk = room_used(st) + dir_disk_bytes(st->spool_fd);
     room_stats(st, out);
+    out->packs = packs_count(st->packs);
+    out->pack_bytes = packs_disk_bytes(st->packs);
+    compact_stats(st, out);
     TRY(catalog_read_begin(st, &db, err));
     return read_totals(db, out, err);
 }

@@ -7,6 +7,7 @@
 #include "base/fsutil.h"
 #include "base/log.h"
 #include "store/catalog_internal.h"
+#include "store/compact_internal.h"
 #include "store/files_internal.h"
 
 #include <errno.h>
@@ -202,6 +203,7 @@ static int open_parts(struct store *st, const struct store_options *opt, struct 
     TRY(open_dirs(st, err));
     TRY(set_options(st, opt, err));
     TRY(leases_new(&st->leases, err));
+    TRY(compact_new(st, err));
     TRY(packs_open(st->packs_fd, pack_limit(st->opt.quota_bytes), &st->packs, err));
     TRY(str_printf(&catalog, err, "%s/catalog.db", st->path));
     /* Packs without a catalog: the next step would take all of them for a crash's leftovers. */
@@ -237,6 +239,7 @@ void store_close(struct store *st)
         return;
     REQUIRE(st->magic == STORE_MAGIC);
     catalog_close(st);
+    compact_free(st);
     packs_close(st->packs);
     leases_free(st->leases);
     fd_cleanup(&st->packs_fd);

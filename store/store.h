@@ -146,6 +146,8 @@ struct store_stats {
     uint64_t bytes_on_disk;               /* blocks of packs, originals, spool and catalog */
     uint64_t quota_bytes, reserved_bytes; /* reserved: what those who write now may still write, and the whole spool */
     uint64_t evictions;                   /* by this process, to make room */
+    uint64_t packs, pack_bytes; /* files, and their blocks; what of them is not frame_bytes is metadata or dead */
+    uint64_t compactions, compacted_bytes; /* by this process: packs that are gone, bytes that were moved for it */
     uint64_t canonical_bytes, unique_chunk_bytes, frame_bytes, original_bytes;
     uint64_t chunks, canonical_layers, replayable_layers;
     uint64_t manifests, tags, blobs;

@@ -162,7 +162,7 @@ static int forget_holes(struct store *st, int64_t up_to_id, struct err *err)
     return catalog_commit(&tx, err);
 }
 
-static int punch_holes(struct store *st, struct err *err)
+int sweep_holes(struct store *st, struct err *err)
 {
     CLEANUP(free_ptr) struct hole_page *page = calloc(1, sizeof(*page));
     struct pack_puncher pu = {.packs = st->packs};
@@ -189,7 +189,7 @@ void sweep_end(struct store *st, struct sweep *sw, bool committed)
     free(sw->doomed);
     *sw = (struct sweep)SWEEP_INIT;
     /* What fails here is done by the next sweep or the next start. */
-    if (committed && punch_holes(st, &err) < 0)
+    if (committed && sweep_holes(st, &err) < 0)
         log_event(LOG_WARN, "store.holes", "err=%s", log_quote(err.msg).s);
 }
 

@@ -226,7 +226,11 @@ static const struct admin_numbers numbers = {
               .blobs = 21,
               .quota_bytes = 22,
               .reserved_bytes = 23,
-              .evictions = 24},
+              .evictions = 24,
+              .packs = 25,
+              .pack_bytes = 26,
+              .compactions = 27,
+              .compacted_bytes = 28},
 };
 static const struct {
     const char *object, *key;
@@ -257,6 +261,10 @@ static const struct {
     {"store", "quota_bytes", 22},
     {"store", "reserved_bytes", 23},
     {"store", "evictions", 24},
+    {"store", "packs", 25},
+    {"store", "pack_bytes", 26},
+    {"store", "compactions", 27},
+    {"store", "compacted_bytes", 28},
 };
 
 static void stats(void **state UNUSED)
