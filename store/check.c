@@ -157,14 +157,16 @@ static int compare_uses(struct check *c, const struct window *w, struct err *err
         if (sql_int(&q, 1) == uses)
             continue;
         TRY(sql_digest(&q, 2, &d, err));
-        check_bad(c, "chunk %s counts %" PRId64 " uses, recipes have %" PRIu32, digest_text(&d).s, sql_int(&q, 1), uses);
+        check_bad(c, "chunk %s counts %" PRId64 " uses, recipes have %" PRIu32, digest_text(&d).s, sql_int(&q, 1),
+                  uses);
     }
     return rc;
 }
 
 static int check_layers(struct check *c, struct err *err)
 {
-    CLEANUP(free_ptr) uint32_t *uses = calloc((size_t)WINDOW, sizeof(*uses)); /* pages that nobody counts in stay away */
+    CLEANUP(free_ptr)
+    uint32_t *uses = calloc((size_t)WINDOW, sizeof(*uses)); /* pages that nobody counts in stay away */
     struct window w = {.from = 0, .uses = uses};
     int64_t last = 0;
 

@@ -20,10 +20,10 @@ struct store_report {
 typedef void store_report_fn(void *arg, const struct store_report *r);
 
 struct store_check_result {
-    uint64_t findings;  /* texts that fn got */
-    int64_t format;     /* of the catalog; 0: not known */
+    uint64_t findings; /* texts that fn got */
+    int64_t format;    /* of the catalog; 0: not known */
     uint64_t packs, chunks, layers, originals, manifests, tags;
-    uint64_t lost;      /* chunks that are known to be damaged: they are fetched again when they are asked for; no finding */
+    uint64_t lost; /* chunks that are known to be damaged: they are fetched again when they are asked for; no finding */
     uint64_t leftovers; /* files, rows and ranges that the next start removes; no finding either */
 };
 

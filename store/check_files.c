@@ -82,9 +82,9 @@ int check_packs(struct check *c, struct err *err)
 /* ---- chunks ------------------------------------------------------------------------------------------------------------ */
 
 struct chunk_walk {
-    int64_t pack;   /* of the rows at hand */
-    bool there;     /* its file */
-    bool seeded;    /* its header is good, so the headers in it can be read */
+    int64_t pack;       /* of the rows at hand */
+    bool there;         /* its file */
+    bool seeded;        /* its header is good, so the headers in it can be read */
     uint64_t seed, end; /* end: of the file */
     uint64_t next;      /* behind the frame before */
     uint8_t *frame;
@@ -104,8 +104,8 @@ static void enter_pack(struct check *c, struct chunk_walk *w, int64_t pack)
 }
 
 /* What the record's own header says of it. */
-static int check_header(struct check *c, const struct chunk_walk *w, const struct chunk_row *row, const struct digest *d,
-                        bool *out_good, struct err *err)
+static int check_header(struct check *c, const struct chunk_walk *w, const struct chunk_row *row,
+                        const struct digest *d, bool *out_good, struct err *err)
 {
     uint8_t h[PACK_RECORD_HEADER_BYTES];
     uint64_t off = row->loc.off - sizeof(h);

@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #define NEW_NAME "catalog.db.new"
-#define BATCH 20000         /* records in one transaction */
-#define SKIP_BYTES 4096     /* over what the disk cannot read */
+#define BATCH 20000     /* records in one transaction */
+#define SKIP_BYTES 4096 /* over what the disk cannot read */
 #define PAYLOAD_LIMIT_BYTES (PACK_PAYLOAD_MAX_BYTES + 1)
 
 void rebuild_lost(struct rebuild *r, const char *fmt, ...)
@@ -128,8 +128,8 @@ static int one_record(struct walk *k, const struct pack_header *h, struct err *e
                               .data = (const uint8_t *)r->payload.data},
               &why);
     if (rc == ERR_CORRUPT) {
-        rebuild_lost(r, "packs/%s: the record at %" PRIu64 " is not taken: %s (type %d, key %s)", name.s, k->w.at, why.msg,
-                     h->type, digest_text(&h->key).s);
+        rebuild_lost(r, "packs/%s: the record at %" PRIu64 " is not taken: %s (type %d, key %s)", name.s, k->w.at,
+                     why.msg, h->type, digest_text(&h->key).s);
         return batch(k, err);
     }
     if (rc < 0) {
@@ -193,7 +193,8 @@ static int salvage_header(struct rebuild *r, int64_t id, struct pack_walk *w, co
     if (*out_good)
         offline_say(&r->off, "%s; its records can be read all the same, and it gets a new one", why->msg);
     else
-        rebuild_lost(r, "%s: nothing in it can be told apart without it, and the next start removes the file", why->msg);
+        rebuild_lost(r, "%s: nothing in it can be told apart without it, and the next start removes the file",
+                     why->msg);
     return 0;
 }
 
@@ -428,6 +429,8 @@ static int publish(struct rebuild *r, struct err *err)
     fd = openat(r->off.dir_fd, NEW_NAME, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return err_sys(err, errno, NEW_NAME);
+    if (fchmod(fd, 0600) < 0)
+        return err_sys(err, errno, NEW_NAME);
     TRY(fs_fsync(fd, NEW_NAME, err));
     TRY(fs_rename_durable(r->off.dir_fd, NEW_NAME, r->off.dir_fd, CATALOG_REBUILT, err));
     if (fstatat(r->off.dir_fd, "catalog.db", &old, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &sb) == 0)
@@ -478,10 +481,8 @@ static int run(struct rebuild *r, struct err *err)
 
 int store_rebuild(const char *path, store_report_fn *fn, void *arg, struct store_rebuild_result *out, struct err *err)
 {
-    struct rebuild r = {.payload = BUF_INIT(PAYLOAD_LIMIT_BYTES),
-                        .now_s = clock_wall_s(),
-                        .now_ms = clock_wall_ms(),
-                        .out = out};
+    struct rebuild r = {
+        .payload = BUF_INIT(PAYLOAD_LIMIT_BYTES), .now_s = clock_wall_s(), .now_ms = clock_wall_ms(), .out = out};
     int rc;
 
     *out = (struct store_rebuild_result){.packs = 0};

@@ -31,9 +31,9 @@ static int add_alternative(struct sql_db *db, const struct chunk_row *row, struc
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
-    TRY(sql_query(db, &q,
-                  "INSERT INTO temp.alt SELECT id, pack_id, off, len, sum, kind, level, encoder FROM chunk WHERE id = ?1",
-                  err));
+    TRY(sql_query(
+        db, &q, "INSERT INTO temp.alt SELECT id, pack_id, off, len, sum, kind, level, encoder FROM chunk WHERE id = ?1",
+        err));
     sql_bind_int(&q, 1, row->id);
     return sql_run(&q, err);
 }
@@ -407,11 +407,12 @@ static int next_layer(struct rebuild *r, int64_t after, struct layer *l, bool *o
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
     int rc;
 
-    TRY(sql_query(r->db, &q,
-                  "SELECT s.canonical_id, c.digest, s.origin_pack, s.origin_off, s.pack, s.off, s.len, s.sum"
-                  " FROM temp.seen_layer s JOIN canonical c ON c.id = s.canonical_id"
-                  " WHERE s.canonical_id > ?1 AND s.absent = 0 AND c.zdigest IS NOT NULL ORDER BY s.canonical_id LIMIT 1",
-                  err));
+    TRY(sql_query(
+        r->db, &q,
+        "SELECT s.canonical_id, c.digest, s.origin_pack, s.origin_off, s.pack, s.off, s.len, s.sum"
+        " FROM temp.seen_layer s JOIN canonical c ON c.id = s.canonical_id"
+        " WHERE s.canonical_id > ?1 AND s.absent = 0 AND c.zdigest IS NOT NULL ORDER BY s.canonical_id LIMIT 1",
+        err));
     sql_bind_int(&q, 1, after);
     TRY(rc = sql_step(&q, err));
     *out_found = rc == SQL_ROW;

@@ -6,7 +6,6 @@
  */
 #include "store/layer_writer_internal.h"
 #include "store/meta_internal.h"
-#include "store/pin_internal.h"
 #include "store/rebuild_internal.h"
 
 #include <inttypes.h>

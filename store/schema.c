@@ -496,9 +496,10 @@ int schema_check(struct sql_db *db, const char *name, enum schema_age age, struc
         return schema_migrate(db, name, NULL, 0, (int)version, SCHEMA_VERSION, err);
     if (version == SCHEMA_VERSION)
         return check_tables(db, name, err);
-    return age == SCHEMA_OR_OLDER ? 0
-                                  : err_set(err, ERR_UNSUPPORTED, "%s has format %d: the next start brings it to format %d",
-                                            name, (int)version, SCHEMA_VERSION);
+    return age == SCHEMA_OR_OLDER
+               ? 0
+               : err_set(err, ERR_UNSUPPORTED, "%s has format %d: the next start brings it to format %d", name,
+                         (int)version, SCHEMA_VERSION);
 }
 
 int schema_prepare(struct sql_db *db, const char *name, bool may_create, struct err *err)

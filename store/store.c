@@ -183,8 +183,9 @@ static int open_catalog(struct store *st, struct err *err)
     TRY(str_printf(&path, err, "%s/catalog.db", st->path));
     rc = catalog_open(st, path, packs_count(st->packs) == 0, &why);
     if (rc == ERR_CORRUPT)
-        return err_set(err, ERR_CORRUPT, "%s; \"recask fsck --rebuild --store %s\" makes a new catalog from packs and originals",
-                       why.msg, st->path);
+        return err_set(err, ERR_CORRUPT,
+                       "%s; \"recask fsck --rebuild --store %s\" makes a new catalog from packs and originals", why.msg,
+                       st->path);
     if (rc < 0)
         *err = why;
     return rc;
