@@ -232,6 +232,8 @@ static int walk_pack(struct rebuild *r, int64_t id, enum pass pass, struct err *
     int rc = pack_walk_open(r->off.packs, id, &k.w, &why);
 
     if (rc == ERR_CORRUPT) {
+        if (pass == PASS_NAMES)
+            return 0; /* the first walk could not do anything with it */
         TRY(salvage_header(r, id, &k.w, &why, &good, err));
         if (good)
             TRY(repair_header(r, &k.w, err));
