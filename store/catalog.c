@@ -80,7 +80,8 @@ int store_health(struct store *st, struct err *err)
 
     TRY(store_blob_lookup(st, &nobody, &blob, err));
     if (atomic_load(&st->catalog->damaged))
-        return err_set(err, ERR_IO, "%s is damaged: stop recask and run `recask fsck`", st->catalog->path);
+        return err_set(err, ERR_IO, "%s is damaged: stop recask and run \"recask fsck --rebuild --store %s\"",
+                       st->catalog->path, st->path);
     return 0;
 }
 

@@ -4,14 +4,13 @@
 made from packs and originals answers all that the old one did, without asking upstream. Case 101."""
 import json
 import os
-import shutil
 import subprocess
 import tarfile
 
 import golden_store
 import images
 from mock import sha256
-from recask import BINARY, Recask
+from recask import BINARY, Recask, request
 from runner import equal, main, until
 
 REPO = "team/app"
@@ -101,13 +100,11 @@ def test_rebuild(t):
         r.kill9()
         for name in os.listdir(r.store):
             if name.startswith("catalog.db-"):
-                os.remove(os.path.join(r.store, name)) if damage is not damage_garbage else None
-        if damage is damage_cut and os.path.getsize(r.store + "/catalog.db") < 8192:
-            continue
+                os.remove(os.path.join(r.store, name))
         damage(r.store + "/catalog.db")
         refused(r)
         code, out, err = fsck(r.store)
-        equal((code, "fsck --rebuild" in err), (1, damage is not damage_removed or True), out + err)
+        equal((code, "fsck --rebuild" in err), (1, True), out + err)
         code, out, err = fsck(r.store, "--rebuild")
         equal((code, "3 tags" in out, "0 records or files are damaged" in out), (0, True, True), out + err)
         clean(r.store, "--read")
@@ -158,6 +155,7 @@ def test_findings(t):
 
 def test_damage_at_run_time(t):
     """A catalog that goes bad under a running instance: requests fail, /readyz says no, the log names the command."""
+    t.allow = "admin.notready|lvl=err"
     r, first, *_ = fill(t)
     r.restart()
     path = r.store + "/catalog.db"
@@ -165,7 +163,7 @@ def test_damage_at_run_time(t):
     with open(path, "r+b") as file:  # all but the first page
         file.seek(4096)
         file.write(b"\xff" * (size - 4096))
-    until(lambda: r.manifest(REPO, first.digest).status >= 400 and r.get_admin("/readyz").status == 503, "it is noticed")
+    until(lambda: r.manifest(REPO, first.digest).status >= 400 and request(r.admin, "GET", "/readyz").status == 503, "it is noticed")
     equal(f"recask fsck --rebuild --store {r.store}" in r.log(), True)
     r.kill9()
     refused(r)
@@ -204,7 +202,6 @@ def test_golden(t):
             equal((layer["mediaType"].endswith("+zstd"), r.blob(golden_store.REPO, layer["digest"]).status), (True, 200))
         equal(t.up.requests, [])
         r.stop()
-        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":
