@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * store/check.c - whether a catalog agrees with itself, and then (check_files.c) with the files beside it.
  *
- * Uses of chunks are counted in memory, WINDOW chunk ids at a time: recipe.chunk_id has no index.
+ * Uses of chunks are counted in memory, WINDOW_MAX chunk ids at a time: recipe.chunk_id has no index.
  */
 #include "store/check_internal.h"
 
@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <sys/stat.h>
 
-#define WINDOW (INT64_C(1) << 24)
+#define WINDOW_MAX (INT64_C(1) << 24)
 
 void check_bad(struct check *c, const char *fmt, ...)
 {
@@ -83,13 +83,13 @@ struct layer {
 };
 
 struct window {
-    int64_t from;
+    int64_t from, count;
     uint32_t *uses;
 };
 
 static void count_use(struct window *w, int64_t chunk_id)
 {
-    if (chunk_id >= w->from && chunk_id - w->from < WINDOW)
+    if (chunk_id >= w->from && chunk_id - w->from < w->count)
         w->uses[chunk_id - w->from]++;
 }
 
@@ -150,7 +150,7 @@ static int compare_uses(struct check *c, const struct window *w, struct err *err
 
     TRY(sql_query(c->db, &q, "SELECT id, refs, digest FROM chunk WHERE id >= ?1 AND id < ?2 ORDER BY id", err));
     sql_bind_int(&q, 1, w->from);
-    sql_bind_int(&q, 2, w->from + WINDOW);
+    sql_bind_int(&q, 2, w->from + w->count);
     while ((rc = sql_step(&q, err)) == SQL_ROW) {
         uint32_t uses = w->uses[sql_int(&q, 0) - w->from];
 
@@ -165,17 +165,19 @@ static int compare_uses(struct check *c, const struct window *w, struct err *err
 
 static int check_layers(struct check *c, struct err *err)
 {
-    CLEANUP(free_ptr)
-    uint32_t *uses = calloc((size_t)WINDOW, sizeof(*uses)); /* pages that nobody counts in stay away */
-    struct window w = {.from = 0, .uses = uses};
+    CLEANUP(free_ptr) uint32_t *uses = NULL;
+    struct window w = {.from = 0};
     int64_t last = 0;
 
-    if (uses == NULL)
-        return err_nomem(err, (size_t)WINDOW * sizeof(*uses));
     TRY(number(c, "SELECT max(id) FROM chunk", &last, err));
-    for (; w.from <= last; w.from += WINDOW) {
-        if (w.from > 0)
-            memset(uses, 0, (size_t)WINDOW * sizeof(*uses));
+    if (last < 0)
+        return err_set(err, ERR_CORRUPT, "catalog.db: a chunk with an impossible id");
+    w.count = last < WINDOW_MAX ? last + 1 : WINDOW_MAX;
+    w.uses = uses = malloc((size_t)w.count * sizeof(*uses));
+    if (uses == NULL)
+        return err_nomem(err, (size_t)w.count * sizeof(*uses));
+    for (; w.from <= last; w.from += w.count) {
+        memset(uses, 0, (size_t)w.count * sizeof(*uses));
         TRY(check_recipes(c, &w, w.from == 0, err));
         TRY(compare_uses(c, &w, err));
     }
