@@ -22,10 +22,11 @@
 
 int store_dir_lock(int dir_fd, const char *path, int *out_fd, struct err *err)
 {
-    CLEANUP(fd_cleanup) int fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = openat(dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     char pid[32] = "";
     int len;
 
+    *out_fd = fd;
     if (fd < 0)
         return err_sys(err, errno, "%s/lock", path);
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -40,10 +41,7 @@ int store_dir_lock(int dir_fd, const char *path, int *out_fd, struct err *err)
     len = snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
     if (ftruncate(fd, 0) < 0)
         return err_sys(err, errno, "%s/lock", path);
-    TRY(fs_pwrite_all(fd, pid, (size_t)len, 0, "lock", err));
-    *out_fd = fd;
-    fd = -1;
-    return 0;
+    return fs_pwrite_all(fd, pid, (size_t)len, 0, "lock", err);
 }
 
 static int open_subdir(const struct offline *o, const char *name, int *out_fd, struct err *err)

@@ -29,7 +29,8 @@ void offline_progress(struct offline *o, uint64_t bytes); /* more are done */
 typedef int offline_original_fn(void *arg, int dir_fd, const struct digest *d, struct err *err);
 MUST_CHECK int offline_each_original(struct offline *o, offline_original_fn *fn, void *arg, struct err *err);
 
-/* flock()s `lock` in the directory and writes our process id into it. ERR_BUSY names the process that has it. */
+/* flock()s `lock` in the directory and writes our process id into it. ERR_BUSY names the process that has it.
+ * out_fd: the caller's to close, also after an error. */
 MUST_CHECK int store_dir_lock(int dir_fd, const char *path, int *out_fd, struct err *err);
 
 /* A new catalog is complete and durable as CATALOG_REBUILT before the old one is touched; from then on this brings it to
