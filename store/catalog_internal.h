@@ -92,6 +92,10 @@ void catalog_each_statement(struct store *st, void (*fn)(void *arg, struct sql_d
 /* schema.c: creates, checks, migrates. name: the file, for messages. may_create: an empty one becomes a new catalog. */
 MUST_CHECK int schema_prepare(struct sql_db *db, const char *name, bool may_create, struct err *err);
 
+/* Looks only: ERR_CORRUPT when these are not our tables, ERR_UNSUPPORTED when they are of another version. */
+enum schema_age { SCHEMA_CURRENT = 0, SCHEMA_OR_OLDER };
+MUST_CHECK int schema_check(struct sql_db *db, const char *name, enum schema_age age, struct err *err);
+
 struct schema_step {
     int from;           /* user_version before; from + 1 after */
     const char *sql[4]; /* run in one transaction; NULL: nothing */
