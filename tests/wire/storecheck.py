@@ -4,17 +4,26 @@
     bytes_behind_rows(store)   right after a crash, with nobody in it: no row points at bytes that are missing or wrong (S2)
     whole_store(store)         after a start and a stop: that, every sum exact, and nothing left over
 Both raise AssertionError with what they found. They work on a copy of the catalog, so that they change nothing.
+    Given                      clients that remember what they got
 """
 import ctypes
 import hashlib
+import json
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
 
+from mock import sha256
+from runner import equal
+
 _xxhash = ctypes.CDLL("libxxhash.so.0")
 _xxhash.XXH3_64bits.restype = ctypes.c_uint64
 _xxhash.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+# Lines of a log that tell of damage, which no crash may do.
+DAMAGE = re.compile(r"fails its checksum|ev=pack\.missing|instead of \d+|is gone")
 
 # What must be equal in every catalog: names and the SQL of two numbers, or of rows that must not be there.
 EQUAL = {
@@ -163,3 +172,46 @@ def bytes_behind_rows(store):
 
 def whole_store(store):
     _check(store, True)
+
+
+class Given:
+    """What clients got whole: it has to be there afterwards too."""
+
+    def __init__(self, crowded=False):
+        """crowded: 503 is a right answer, since the store has less room than all that is pulled at once."""
+        self.crowded = crowded
+        self.manifests = {}  # (repo, digest) -> digest of the body
+        self.blobs = set()
+
+    def pull(self, r, repo, reference, agent):
+        answer = r.manifest(repo, reference, agent)
+        equal(answer.status, 200, f"{repo}:{reference}")
+        if not answer.complete:
+            raise EOFError
+        digest = answer.h("Docker-Content-Digest")
+        equal(sha256(answer.body), digest)
+        self.manifests[repo, digest] = agent
+        value = json.loads(answer.body)
+        for part in [value["config"], *value["layers"]]:
+            blob = r.blob(repo, part["digest"])
+            if self.crowded and blob.status == 503:
+                continue
+            equal(blob.status, 200, f"{repo} {part['digest']} for {agent}: {blob.body[:200]}")
+            if not blob.complete:
+                raise EOFError
+            equal((sha256(blob.body), len(blob.body)), (part["digest"], part["size"]), f"{repo} for {agent}")
+            self.blobs.add((repo, part["digest"]))
+
+    def check(self, r, pick=None, most=None):
+        """All of it, or so many of each, picked at random."""
+        manifests, blobs = list(self.manifests.items()), list(self.blobs)
+        if pick is not None:
+            manifests, blobs = (pick.sample(sorted(xs), min(most, len(xs))) for xs in (manifests, blobs))
+        for (repo, digest), agent in manifests:
+            answer = r.manifest(repo, digest, agent)
+            equal((answer.status, sha256(answer.body)), (200, digest), f"manifest {repo}@{digest}")
+        for repo, digest in blobs:
+            answer = r.blob(repo, digest)
+            if self.crowded and answer.status == 503:
+                continue
+            equal((answer.status, answer.complete, sha256(answer.body)), (200, True, digest), f"blob {repo} {digest}")
