@@ -66,7 +66,9 @@ class Scenario:
             r.wait_jobs()
             given.pull(r, "r/3", "1", AGENTS[2])
             r.wait_jobs()
-            r.stop()
+            r.process.terminate()
+            if r.process.wait(30) == 0:
+                r.stop()
         except (OSError, EOFError):
             pass
 
