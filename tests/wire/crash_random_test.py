@@ -18,7 +18,7 @@ from runner import Clients, equal, main
 from storecheck import DAMAGE, Given, bytes_behind_rows, patient_blob, whole_store
 
 AGENTS = ["docker/28.5.2", "x", "docker/20.10.24", "containerd/2.1.4"]
-QUOTA = "8MiB"
+QUOTA = "12MiB"
 CLIENTS = 6
 
 
