@@ -158,7 +158,7 @@ struct request {
     /* blob.c */
     struct digest digest;
     struct store_blob blob;
-    struct store_source sources[8];
+    struct store_source sources[9];
     size_t source_count, source_at;
     struct fill *fill;
     bool decode;               /* the fill's bytes must be decoded on the way */

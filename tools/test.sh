@@ -66,6 +66,11 @@ if [[ $mode != quick ]]; then
     preset release
 fi
 if [[ $mode == long ]]; then
+    # A crash at each durable step, and many at random moments; `all` takes a sample (tests/wire/README.md).
+    for name in steps random; do
+        RECASK_CRASH_STEPS=all RECASK_CRASH_MOMENTS=200 RECASK_BIN=$PWD/build/release/recask \
+            RECASK_LIBFAULT=$PWD/build/release/fault/libfault.so python3 "tests/wire/crash_${name}_test.py"
+    done
     RECASK_TORTURE=all build/dev/unit/store_torture_test
     RECASK_TORTURE=all RECASK_BIN=$PWD/build/dev/recask python3 tests/wire/faults_test.py test_allocations_fail
     fuzz
