@@ -265,14 +265,15 @@ void lease_release(struct lease *l)
 
 /* ---- last_read ------------------------------------------------------------------------------------------------------ */
 
+/* The row may be newer than the note: whoever stored the bytes again wrote it at once. */
 static int write_read(struct sql_db *db, const struct read_note *note, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
     if (note->kind == LEASE_CANONICAL)
-        TRY(sql_query(db, &q, "UPDATE canonical SET last_read = ?2 WHERE digest = ?1", err));
+        TRY(sql_query(db, &q, "UPDATE canonical SET last_read = max(last_read, ?2) WHERE digest = ?1", err));
     else
-        TRY(sql_query(db, &q, "UPDATE blob SET last_read = ?2 WHERE digest = ?1", err));
+        TRY(sql_query(db, &q, "UPDATE blob SET last_read = max(last_read, ?2) WHERE digest = ?1", err));
     sql_bind_digest(&q, 1, &note->digest);
     sql_bind_int(&q, 2, note->at);
     return sql_run(&q, err);
