@@ -107,6 +107,7 @@ struct model {
     struct manifest *tags[REPOS][TAGS];
     struct reader readers[READERS];
     struct writer writers[WRITERS];
+    const struct content *fresh; /* was stored only after room had been made */
     struct spool *spool; /* one that is being written across operations, or NULL */
     uint64_t quota_bytes;
     struct bad bad[BAD_MAX];

@@ -129,7 +129,7 @@ static inline bool is_spare(struct model *m, const struct original *o)
 {
     struct seen blob, layer;
 
-    if (!o->t.present || o->canon != CANON_DONE || m->f->st->opt.originals == ORIGINALS_KEEP)
+    if (!o->t.present || o->canon != CANON_DONE || o->content == m->fresh || m->f->st->opt.originals == ORIGINALS_KEEP)
         return false;
     blob = see_original(m, o);
     layer = see_content(m, o->content);
@@ -145,7 +145,6 @@ static inline void check_turns(struct model *m, const struct gone *g)
             struct original *o = &m->originals[k];
 
             check_turn(m, g, i, &o->t, false);
-            /* Its layer was there all the time, unless it is the one that went. */
             HOLD(m, g->rows[i].maybe_spare || !evictable(&o->t) || !is_spare(m, o),
                  "%s was evicted before the spare original %d", digest_text(&g->rows[i].t->digest).s, k);
         }

@@ -173,7 +173,9 @@ static inline void end_writer(struct model *m, struct writer *w)
         DO(m, rc);
         layer_stored(m, w, &r, before, m->f->st->room.evictions != evictions);
     }
+    m->fresh = w->o->content;
     sync_presence(m, true);
+    m->fresh = NULL;
     for (int i = 0; i < WRITERS; i++)
         m->writers[i].disturbed = true;
     layer_writer_abort(steal(&w->w));
@@ -339,7 +341,7 @@ static inline bool open_reader(struct model *m, struct reader *r, struct thing *
     r->pos = off < size ? off : size;
     r->end = len < size - r->pos ? r->pos + len : size;
     r->may_fail = damaged;
-    r->must_fail = damaged && r->pos == 0 && r->end == size;
+    r->must_fail = damaged && r->pos == 0 && r->end == size && size > 0;
     t->leases++;
     touched(t, before);
     return true;
