@@ -490,7 +490,8 @@ static inline void op_quota(struct model *m)
 {
     uint64_t used = room_used(m->f->st);
 
-    m->quota_bytes = pick(m, 3) == 0 ? WIDE_BYTES : used / 2 + pick(m, used / 2) + 3 * MIB;
+    /* A few layers fit beside the catalog, or most of them. */
+    m->quota_bytes = pick(m, 3) == 0 ? WIDE_BYTES : catalog_disk_bytes(m->f->st) + 4 * MIB + pick(m, 20 * MIB);
     note(m, "quota %llu of %llu used", (unsigned long long)m->quota_bytes, (unsigned long long)used);
     m->f->st->opt.quota_bytes = m->quota_bytes;
 }
