@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "tests/unit/store_layer_util.h"
 
+#include <pthread.h>
+
 /* Two layers with one large file in common, which is damaged. The first one to be read finds it out; the second one is no
  * less lost for its chunk being known to be. */
 static void test_a_shared_chunk_that_is_known_to_be_lost(void **state)
@@ -64,10 +66,47 @@ static void test_a_note_is_older_than_the_row(void **state)
     assert_true(sql_number(f->st, "SELECT last_read FROM blob") > before);
 }
 
+struct opener {
+    pthread_t thread;
+    struct store *st;
+    struct digest d;
+    int code;
+};
+
+static void *run_opener(void *arg)
+{
+    struct opener *o = arg;
+    struct source *s = NULL;
+    struct err err = ERR_INIT;
+
+    o->code = layer_open(o->st, &o->d, LAYER_IDENTITY, 0, UINT64_MAX, &s, &err);
+    source_free(s);
+    return NULL;
+}
+
+/* Until the eviction is over nobody can say whether the layer is there: who asks gets the answer then, and not "present" from
+ * the catalog and "not found" from the reader in turn. Here the eviction fails, so the layer stays. */
+static void test_a_reader_waits_for_an_eviction(void **state)
+{
+    struct fixture *f = *state;
+    struct digest of = put_source(f->st, 1);
+    struct layer_result r = write_layer(f->st, &of, "layer", 5);
+    struct opener o = {.st = f->st, .d = r.canonical};
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(lease_doom(f->st, LEASE_CANONICAL, &r.canonical, &err));
+    assert_int_equal(pthread_create(&o.thread, NULL, run_opener, &o), 0);
+    usleep(50000);
+    lease_undoom(f->st, LEASE_CANONICAL, &r.canonical);
+    assert_int_equal(pthread_join(o.thread, NULL), 0);
+    assert_int_equal(o.code, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_shared_chunk_that_is_known_to_be_lost, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_reader_waits_for_an_eviction, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_note_is_older_than_the_row, setup, teardown),
     };
 
