@@ -2,13 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eviction against an ideal LRU: pulls of images some of which are much more popular than others, in a store that holds a
 third of them. How many layers come without the upstream is to be about what a simulation says that forgets whole images by
-their last pull, with the same room and the sizes that the store really needs.
+their last pull, with the sizes that the store really needs, and with the room that layers had in it. That is less than the
+quota: the rest is the catalog, what lies between the two water marks, and, for as long as a pull takes, originals beside
+their layers. With 8 clients the latter is a third of so small a store; on the other hand, who asks for what is being fetched
+is no miss, so recask may do better than the simulation, but never better than one that has all of the quota.
 
-Case 82.
+Case 82. RECASK_LRU_SCALE=8 makes all sizes so many times larger, by hand: then the two come together.
 """
 import bisect
 import collections
 import itertools
+import json
+import os
 import random
 import threading
 
@@ -21,12 +26,13 @@ PULLS = 100 if under_sanitizer() else 400
 ALPHA = 0.9
 AGENT = "docker/28.5.2"
 WITHIN = 5  # points
+SCALE = float(os.environ.get("RECASK_LRU_SCALE", "1"))
 
 
 def push_all(t):
     pick = random.Random(1)
     for n in range(IMAGES):
-        sizes = [int(100_000 * 10 ** pick.uniform(0, 1.2)) for _ in range(2)]
+        sizes = [int(SCALE * 100_000 * 10 ** pick.uniform(0, 1.2)) for _ in range(2)]
         tars = [images.tar_of([(f"{n}.{i}", images.noise(f"{n}.{i}", size))]) for i, size in enumerate(sizes)]
         images.Image(tars).push(t.up, f"z/{n}", "1")
 
@@ -40,14 +46,14 @@ def trace(seed):
 
 
 class Puller:
-    """Pulls what the trace says, and notes for each pull which layers the upstream was asked for meanwhile."""
+    """Clients that share one trace."""
 
     def __init__(self, t, r, pulls):
         self.t = t
         self.r = r
         self.left = iter(pulls)
         self.lock = threading.Lock()
-        self.done = []  # (image, bytes of its layers) in the order of their beginning
+        self.done = []  # image numbers, in the order in which their pulls began
 
     def pull(self, n):
         answer = self.r.manifest(f"z/{n}", "1", AGENT)
@@ -55,8 +61,6 @@ class Puller:
         value = answer.json()
         for part in [value["config"], *value["layers"]]:
             blob = self.r.blob(f"z/{n}", part["digest"])
-            if blob.status != 200:
-                open("/tmp/model-x/full.log", "w").write(self.r.log())
             equal((blob.status, blob.complete, len(blob.body)), (200, True, part["size"]))
 
     def run(self, settle):
@@ -71,7 +75,7 @@ class Puller:
                 self.r.wait_jobs()
 
     def fetched(self):
-        """Image -> how often each of its layers was asked of the upstream."""
+        """(repository, digest) -> how often the upstream was asked for the blob."""
         out = collections.Counter()
         for q in self.t.up.requests:
             if q.method == "GET" and "/blobs/" in q.path:
@@ -80,7 +84,7 @@ class Puller:
 
 
 def sizes_of(t, n):
-    value = __import__("json").loads(t.up.manifests[f"z/{n}", "1"][0])
+    value = json.loads(t.up.manifests[f"z/{n}", "1"][0])
     return {layer["digest"]: layer["size"] for layer in value["layers"]}
 
 
@@ -116,25 +120,53 @@ def simulate(t, done, capacity):
     return 100 * hits / len(done), 100 * hit_bytes / sum(sizes[n] for n in done)
 
 
+class Room:
+    """What the layers have of the store, looked at again and again: the mean since it was full for the first time."""
+
+    def __init__(self, r, quota):
+        self.r = r
+        self.quota = quota
+        self.samples = []
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while not self.stop.wait(0.02):
+            stats = self.r.stats()["store"]
+            if self.samples or stats["evictions"]:
+                self.samples.append(stats["frame_bytes"])
+
+    def end(self):
+        self.stop.set()
+        self.thread.join()
+        return sum(self.samples) / len(self.samples)
+
+
 def compare(t, clients_count):
     push_all(t)
     whole = sum(sum(sizes_of(t, n).values()) for n in range(IMAGES))
     quota = whole // 3
     r = t.recask("--quota", str(quota))
+    room = Room(r, quota)
     puller = Puller(t, r, trace(7))
     clients = Clients()
     for _ in range(clients_count):
         clients.run(puller.run, clients_count == 1)
     clients.join()
-    stats = r.wait_jobs(timeout=240)["store"]
+    had = room.end()
+    r.wait_jobs(timeout=240)
     got = measure(t, puller.done, puller.fetched())
-    ideal = simulate(t, puller.done, quota)
-    print(f"{clients_count} clients, {PULLS} pulls, {whole >> 20} MiB of images, quota {quota >> 20} MiB:"
-          f" hits {got[0]:.1f} % of requests, {got[1]:.1f} % of bytes;"
-          f" ideal LRU {ideal[0]:.1f} %, {ideal[1]:.1f} %; {stats}")
-    for size in (0.95, 0.925, 0.9, 0.85, 0.8):
-        print(size, simulate(t, puller.done, quota * size))
-    equal(abs(got[0] - ideal[0]) <= WITHIN and abs(got[1] - ideal[1]) <= WITHIN, True, f"{got} beside {ideal}")
+    ideal = simulate(t, puller.done, had)
+    full = simulate(t, puller.done, quota)
+    print(f"{clients_count} clients, {PULLS} pulls, {whole >> 20} MiB of images, quota {quota >> 20} MiB, layers have"
+          f" {100 * had / quota:.0f} % of it:"
+          f" hits {got[0]:.1f} % of requests, {got[1]:.1f} % of bytes; an ideal LRU of that size {ideal[0]:.1f} %,"
+          f" {ideal[1]:.1f} %, of the quota's {full[0]:.1f} %, {full[1]:.1f} %")
+    for i in range(2):
+        equal(ideal[i] - WITHIN <= got[i] <= full[i] + WITHIN, True, f"{got} is not between {ideal} and {full}")
+    if clients_count == 1:
+        equal(abs(got[0] - ideal[0]) <= WITHIN and abs(got[1] - ideal[1]) <= WITHIN, True, f"{got} beside {ideal}")
 
 
 def test_one_client(t):
