@@ -135,6 +135,8 @@ struct lease {
 MUST_CHECK int digest_lock(struct store *st, const struct digest *d, struct lease *out, struct err *err);
 void digest_unlock(struct lease *l); /* for CLEANUP; no-op when l holds nothing */
 
+/* Like lease_take(), but waits for an eviction that is under way, so that what the catalog says afterwards is true: a caller
+ * who is told "present" and "being evicted" in turn can do nothing but ask again. With no lock and no transaction. */
 MUST_CHECK int lease_hold(struct store *st, enum lease_kind kind, const struct digest *d, struct lease *out,
                           struct err *err);
 void lease_release(struct lease *l);
