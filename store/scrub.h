@@ -45,8 +45,8 @@ struct scrub_finding {
     int64_t row;                 /* of `chunk` or `pack`; 0: none */
     int64_t pack;                /* where a frame is (0: not in a pack); a pack's own id */
     uint64_t off;
-    bool totals; /* SCRUB_COUNT: the row of sums, not a chunk's count */
-    char file[128]; /* SCRUB_STRAY: below the store's directory */
+    bool totals;                            /* SCRUB_COUNT: the row of sums, not a chunk's count */
+    char file[128];                         /* SCRUB_STRAY: below the store's directory */
     struct digest layers[SCRUB_LAYERS_MAX]; /* diffIDs of those that hang on it */
     size_t layer_count;
     bool more_layers; /* there are more than are listed, or may be */
@@ -63,7 +63,7 @@ struct store_scrub_progress {
 
 MUST_CHECK int store_scrub_new(struct store *st, struct store_scrub **out, struct err *err);
 /* on_finding: called once for each, on this thread; may be NULL. out: so far, in total. After an error (no memory, no file
- * descriptors) the next step may be tried, or not. */
+ * descriptors) only store_scrub_free() is legal. */
 MUST_CHECK int store_scrub_step(struct store_scrub *s, scrub_finding_fn *on_finding, void *arg,
                                 struct store_scrub_progress *out, bool *out_more, struct err *err);
 void store_scrub_free(struct store_scrub *s);   /* NULL is fine */
@@ -86,8 +86,8 @@ MUST_CHECK int store_scrub_put_manifest(struct store *st, const struct digest *d
 /* ---- what the last one found, over restarts ------------------------------------------------------------------------- */
 
 struct store_scrub_last {
-    int64_t since_s;           /* when the catalog was first asked this: a schedule begins there */
-    int64_t began_s, ended_s;  /* 0: never */
+    int64_t since_s;          /* when the catalog was first asked this: a schedule begins there */
+    int64_t began_s, ended_s; /* 0: never */
     struct store_scrub_progress p;
 };
 
