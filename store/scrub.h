@@ -76,9 +76,14 @@ void store_scrub_cancel(struct store_scrub *s); /* a step that runs ends soon, i
 MUST_CHECK int store_scrub_fix(struct store *st, const struct scrub_finding *f, struct err *err);
 /* SCRUB_FRAME, SCRUB_ORIGINAL: what was found damaged counts as lost from now on, and is served to nobody. */
 MUST_CHECK int store_scrub_lose(struct store *st, const struct scrub_finding *f, struct err *err);
+/* Whether a SCRUB_FRAME still is as it was found: false when the chunk was stored again, or nobody needs it any more. */
+MUST_CHECK int store_scrub_stands(struct store *st, const struct scrub_finding *f, bool *out, struct err *err);
 /* The layer is not there any more, whatever can still be read of it: it is to be written again. Leases do not hold it
  * back. Nothing happens when it is not present. */
 MUST_CHECK int store_scrub_drop_layer(struct store *st, const struct digest *layer, struct err *err);
+/* Who has a manifest of upstream's: upstream and name, 256 bytes each. ERR_NOTFOUND; ERR_UNSUPPORTED: it is a view. */
+MUST_CHECK int store_scrub_manifest_source(struct store *st, const struct digest *d, char *upstream, char *name,
+                                           struct err *err);
 /* SCRUB_MANIFEST: the body, fetched again; ERR_CORRUPT when it is not the manifest's. */
 MUST_CHECK int store_scrub_put_manifest(struct store *st, const struct digest *d, const char *body, size_t len,
                                         struct err *err);

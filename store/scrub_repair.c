@@ -14,6 +14,8 @@
 #include <inttypes.h>
 #include <unistd.h>
 
+#define SOURCE_NAME_BYTES 256
+
 /* ---- layers and originals -------------------------------------------------------------------------------------------------- */
 
 static int layer_id(struct sql_db *db, const struct digest *layer, int64_t *out, struct err *err)
@@ -87,6 +89,38 @@ int store_scrub_lose(struct store *st, const struct scrub_finding *f, struct err
     if (!found || row.lost || row.loc.pack != f->pack || row.loc.off != f->off)
         return 0; /* somebody else has found it, and perhaps stored it again */
     return chunk_row_lose(st, &row, err);
+}
+
+int store_scrub_stands(struct store *st, const struct scrub_finding *f, bool *out, struct err *err)
+{
+    struct chunk_row row;
+    bool found;
+
+    TRY(find_chunk(st, &f->digest, &row, &found, err));
+    *out = found && (row.lost || (row.loc.pack == f->pack && row.loc.off == f->off));
+    return 0;
+}
+
+int store_scrub_manifest_source(struct store *st, const struct digest *d, char *upstream, char *name, struct err *err)
+{
+    CLEANUP(catalog_read_end) struct sql_db *db = NULL;
+    CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
+    int rc;
+
+    TRY(catalog_read_begin(st, &db, err));
+    TRY(sql_query(db, &q,
+                  "SELECT m.view, r.upstream, r.name FROM manifest m JOIN repo_manifest rm ON rm.manifest_id = m.id"
+                  " JOIN repo r ON r.id = rm.repo_id WHERE m.digest = ?1 LIMIT 1",
+                  err));
+    sql_bind_digest(&q, 1, d);
+    TRY(rc = sql_step(&q, err));
+    if (rc != SQL_ROW)
+        return err_set(err, ERR_NOTFOUND, "no repository is known to have it");
+    if (sql_int(&q, 0) != 0)
+        return err_set(err, ERR_UNSUPPORTED, "it is a view of ours; \"recask fsck --rebuild\" finds it in the packs");
+    (void)snprintf(upstream, SOURCE_NAME_BYTES, "%s", sql_text(&q, 1));
+    (void)snprintf(name, SOURCE_NAME_BYTES, "%s", sql_text(&q, 2));
+    return 0;
 }
 
 int store_scrub_put_manifest(struct store *st, const struct digest *d, const char *body, size_t len, struct err *err)
