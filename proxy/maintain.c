@@ -48,9 +48,8 @@ const char *maintain_state_name(enum maintain_state s)
 static void log_end(const struct maintain_run *r)
 {
     const struct store_scrub_progress *s = &r->scrub;
-    enum log_level level = r->state == MAINTAIN_FAILED || (r->task == MAINTAIN_SCRUB && s->bad > s->repaired)
-                               ? LOG_WARN
-                               : LOG_INFO;
+    enum log_level level =
+        r->state == MAINTAIN_FAILED || (r->task == MAINTAIN_SCRUB && s->bad > s->repaired) ? LOG_WARN : LOG_INFO;
 
     if (r->task == MAINTAIN_GC)
         log_event(level, "gc.end",
@@ -251,8 +250,8 @@ static int begin(struct maintain *m, const struct maintain_run *want, uint64_t *
     if (m->stopping)
         rc = err_set(err, ERR_CANCELLED, "recask is stopping");
     else if (m->status.now.state != MAINTAIN_NEVER)
-        rc = err_set(err, ERR_BUSY, "a %s is running already (id %" PRIu64 ")",
-                     maintain_task_name(m->status.now.task), m->status.now.id);
+        rc = err_set(err, ERR_BUSY, "a %s is running already (id %" PRIu64 ")", maintain_task_name(m->status.now.task),
+                     m->status.now.id);
     if (rc == 0) {
         m->status.now = *want;
         m->status.now.id = *out_id = ++m->last_id;

@@ -30,9 +30,9 @@ struct maintain_run {
     uint64_t id; /* counts up from 1; 0: of an earlier process */
     enum maintain_task task;
     enum maintain_state state;
-    bool repair;    /* of a scrub */
-    bool by_itself; /* nobody asked for it */
-    bool repairing; /* the second half of a scrub: all was looked at */
+    bool repair;                        /* of a scrub */
+    bool by_itself;                     /* nobody asked for it */
+    bool repairing;                     /* the second half of a scrub: all was looked at */
     int64_t began_s, ended_s, began_ms; /* ms: of the monotonic clock */
     uint64_t read_bytes;                /* that the rate counts */
     struct store_gc_progress gc;
@@ -41,7 +41,7 @@ struct maintain_run {
 };
 
 struct maintain_status {
-    uint64_t rate_bytes_s; /* 0: no limit */
+    uint64_t rate_bytes_s;              /* 0: no limit */
     int64_t scrub_every_s, scrub_due_s; /* 0: never by itself */
     struct maintain_run now;            /* state NEVER: nothing runs */
     struct maintain_run gc, scrub;      /* the last of each that ended */

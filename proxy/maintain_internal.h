@@ -11,7 +11,7 @@
 /* One layer or original that is to come back. */
 struct restore {
     struct digest digest;
-    bool original; /* else a layer */
+    bool original;      /* else a layer */
     struct digest zstd; /* of the layer, before; zeroes: it had none */
     struct store_source sources[MAINTAIN_SOURCES_MAX];
     size_t source_count, at; /* at: below source_count from the original on disk, then from upstream */

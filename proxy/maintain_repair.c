@@ -316,8 +316,7 @@ static int ask_manifest(struct maintain *m, const struct scrub_finding *f, struc
         return err_set(err, ERR_UPSTREAM, "upstream %s, which has it, %s", upstream,
                        up ? "is not asked: recask is offline" : "is not configured any more");
     TRY(str_printf(&path, err, "/v2/%s/manifests/%s", name, digest_text(&f->digest).s));
-    struct upstream_request req = {
-        .up = up, .path = path, .accept = "*/*", .limit_bytes = OCI_MANIFEST_MAX_BYTES};
+    struct upstream_request req = {.up = up, .path = path, .accept = "*/*", .limit_bytes = OCI_MANIFEST_MAX_BYTES};
     atomic_store(&m->repair.answered, false);
     TRY(upstream_call(m->p->ups, &req, body_came, m, err));
     m->repair.calling = true;
