@@ -224,8 +224,7 @@ static int any_row(struct sql_db *db, const char *literal, const struct scrub_fi
     return sql_step(&q, err);
 }
 
-/* No layer names a frame of it any more: the catalog says what the file has. A pack that is missing stays listed as
- * empty: its id is not used twice. */
+/* No row names a frame behind the file's end any more, so nothing is wrong with it. A missing pack is forgotten. */
 static int fix_pack(struct store *st, const struct scrub_finding *f, struct err *err)
 {
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
@@ -235,11 +234,8 @@ static int fix_pack(struct store *st, const struct scrub_finding *f, struct err 
     TRY(rc = any_row(tx.db, "SELECT 1 FROM chunk WHERE pack_id = ?1 AND off + len > ?2 LIMIT 1", f, err));
     if (rc == SQL_ROW)
         return err_set(err, ERR_BUSY, "packs/%s: layers still name frames of it", pack_name(f->pack).s);
-    if (f->off > 0)
-        TRY(rc = any_row(tx.db, "UPDATE pack SET end = ?2 WHERE id = ?1", f, err));
-    else
+    if (f->off == 0)
         TRY(rc = any_row(tx.db, "DELETE FROM pack WHERE id = ?1 AND ?2 = 0", f, err));
-    log_event(LOG_WARN, "store.scrub.pack", "pack=%s bytes=%" PRIu64, pack_name(f->pack).s, f->off);
     return catalog_commit(&tx, err);
 }
 
