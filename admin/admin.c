@@ -130,9 +130,11 @@ static int get_front(struct admin *a, struct http_exchange *x UNUSED, const char
                    "GET /api/v1/images       tags in the store, JSON\n"
                    "GET /api/v1/images/REF   one image: its manifests, views and layers, JSON\n"
                    "GET /api/v1/pins         images that are never evicted, JSON\n"
+                   "GET /api/v1/maintenance  scrub and garbage collection: running, last, findings, JSON\n"
                    "\n"
                    "On the Unix socket in the store only:\n"
-                   "POST /api/v1/pin?ref=    keep an image; unpin?ref= lets go of it, rm?ref= takes it away\n",
+                   "POST /api/v1/pin?ref=    keep an image; unpin?ref= lets go of it, rm?ref= takes it away\n"
+                   "POST /api/v1/gc          collect garbage; scrub?repair=1 reads all that is stored and repairs it\n",
                    a->version));
     return plain(answer, text, err);
 }
@@ -166,6 +168,7 @@ static int get_stats(struct admin *a, struct http_exchange *x UNUSED, const char
 
     proxy_stats(a->proxy, &n.proxy);
     TRY(store_stats(proxy_store(a->proxy), &n.store, err));
+    n.maintenance = admin_maintain_stats(proxy_maintain(a->proxy));
     TRY(admin_stats_json(&n, &body, err));
     return answer_json(answer, &body, err);
 }
@@ -245,6 +248,37 @@ static int post_rm(struct admin *a, struct http_exchange *x, const char *rest UN
     return answer_json(answer, &body, err);
 }
 
+static int get_maintenance(struct admin *a, struct http_exchange *x UNUSED, const char *rest UNUSED,
+                           struct http_answer *answer, struct err *err)
+{
+    CLEANUP(buf_release) struct buf body = BUF_INIT(ADMIN_BODY_MAX_BYTES);
+
+    TRY(admin_maintenance_json(proxy_maintain(a->proxy), &body, err));
+    return answer_json(answer, &body, err);
+}
+
+static int post_gc(struct admin *a, struct http_exchange *x UNUSED, const char *rest UNUSED, struct http_answer *answer,
+                   struct err *err)
+{
+    CLEANUP(buf_release) struct buf body = BUF_INIT(ADMIN_BODY_MAX_BYTES);
+
+    TRY(admin_maintain_begin_json(proxy_maintain(a->proxy), MAINTAIN_GC, false, &body, err));
+    return answer_json(answer, &body, err);
+}
+
+static int post_scrub(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
+                      struct err *err)
+{
+    CLEANUP(buf_release) struct buf body = BUF_INIT(ADMIN_BODY_MAX_BYTES);
+    const char *repair = http_query(x, "repair");
+
+    if (repair != NULL && strcmp(repair, "0") != 0 && strcmp(repair, "1") != 0)
+        return err_set(err, ERR_USAGE, "scrub takes ?repair=1 or ?repair=0");
+    TRY(admin_maintain_begin_json(proxy_maintain(a->proxy), MAINTAIN_SCRUB, repair != NULL && *repair == '1', &body,
+                                  err));
+    return answer_json(answer, &body, err);
+}
+
 static int post_evict(struct admin *a, struct http_exchange *x, const char *rest UNUSED, struct http_answer *answer,
                       struct err *err)
 {
@@ -272,6 +306,9 @@ static const struct route routes[] = {
     {.path = "/api/v1/pin", .change = true, .methods = POST, .fn = post_pin},
     {.path = "/api/v1/unpin", .change = true, .methods = POST, .fn = post_unpin},
     {.path = "/api/v1/rm", .change = true, .methods = POST, .fn = post_rm},
+    {.path = "/api/v1/maintenance", .methods = GET_HEAD, .fn = get_maintenance},
+    {.path = "/api/v1/gc", .change = true, .methods = POST, .fn = post_gc},
+    {.path = "/api/v1/scrub", .change = true, .methods = POST, .fn = post_scrub},
     {.path = "/api/v1/test/evict", .hook = true, .methods = POST, .fn = post_evict},
 };
 

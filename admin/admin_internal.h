@@ -4,6 +4,7 @@
 
 #include "admin/admin.h"
 #include "base/buf.h"
+#include "proxy/maintain.h"
 #include "store/meta.h"
 #include "store/pin.h"
 
@@ -18,6 +19,7 @@ struct admin_numbers {
     int64_t uptime_s;
     struct proxy_stats proxy;
     struct store_stats store;
+    json_t *maintenance; /* taken */
 };
 
 MUST_CHECK int admin_stats_json(const struct admin_numbers *n, struct buf *out, struct err *err);
@@ -44,6 +46,12 @@ MUST_CHECK int admin_pin_json(struct store *st, const struct admin_ref *ref, boo
                               struct err *err);
 MUST_CHECK int admin_remove_json(struct store *st, const struct admin_ref *ref, struct buf *out, struct err *err);
 MUST_CHECK int admin_pins_json(struct store *st, struct buf *out, struct err *err);
+
+/* What maintenance does and has found; begins some (ERR_BUSY: some runs); the part of it in the stats. */
+MUST_CHECK int admin_maintenance_json(struct maintain *m, struct buf *out, struct err *err);
+MUST_CHECK int admin_maintain_begin_json(struct maintain *m, enum maintain_task task, bool repair, struct buf *out,
+                                         struct err *err);
+json_t *admin_maintain_stats(struct maintain *m);
 
 MUST_CHECK int admin_error_json(const char *code, const char *message, struct buf *out, struct err *err);
 

@@ -63,11 +63,12 @@ int admin_stats_json(const struct admin_numbers *n, struct buf *out, struct err 
 {
     const struct proxy_stats *p = &n->proxy;
 
-    return admin_json_dump(json_pack("{s:s, s:o, s:o, s:{s:o}, s:o, s:{s:o, s:o}, s:{s:o}, s:o}", "version", n->version,
-                                     "uptime_s", json_integer(n->uptime_s), "fills", count(p->fills), "jobs", "pending",
-                                     count(p->jobs_pending), "requests", requests_object(p), "upstream", "requests",
-                                     count(p->upstream_requests), "bytes", count(p->upstream_bytes), "served", "bytes",
-                                     count(p->served_bytes), "store", store_object(&n->store)),
+    return admin_json_dump(json_pack("{s:s, s:o, s:o, s:{s:o}, s:o, s:{s:o, s:o}, s:{s:o}, s:o, s:o?}", "version",
+                                     n->version, "uptime_s", json_integer(n->uptime_s), "fills", count(p->fills),
+                                     "jobs", "pending", count(p->jobs_pending), "requests", requests_object(p),
+                                     "upstream", "requests", count(p->upstream_requests), "bytes",
+                                     count(p->upstream_bytes), "served", "bytes", count(p->served_bytes), "store",
+                                     store_object(&n->store), "maintenance", n->maintenance),
                            out, err);
 }
 

@@ -14,8 +14,9 @@
 extern char **environ;
 
 /* In the order of `recask --help`. */
-static const struct command *const commands[] = {&cmd_serve, &cmd_ls,    &cmd_inspect, &cmd_pin,  &cmd_unpin,
-                                                 &cmd_rm,    &cmd_stats, &cmd_config,  &cmd_fsck, &cmd_version};
+static const struct command *const commands[] = {&cmd_serve, &cmd_ls,     &cmd_inspect, &cmd_pin,
+                                                 &cmd_unpin, &cmd_rm,     &cmd_gc,      &cmd_scrub,
+                                                 &cmd_stats, &cmd_config, &cmd_fsck,    &cmd_version};
 
 const struct flag cli_target_flags[] = {
     {"--store", "DIR", "store of the instance to ask (RECASK_STORE; default: where \"recask serve\" has it)"},
@@ -70,7 +71,7 @@ int cli_change(const struct args *args, const char *path, const char *ref, struc
     CLEANUP(free_ptr) char *store = NULL;
     struct admin_target target = {.address = NULL};
 
-    if (*ref == '\0')
+    if (ref != NULL && *ref == '\0')
         return err_set(err, ERR_USAGE, "the image's name is empty");
     TRY(config_store_path(args_value(args, "--store"), cli_env(), &store, err));
     target.store = store;

@@ -15,7 +15,7 @@ int cli_run(int argc, char **argv);
 const struct command *cli_command_at(size_t i);
 
 extern const struct command cmd_serve, cmd_ls, cmd_inspect, cmd_stats, cmd_config, cmd_fsck, cmd_version;
-extern const struct command cmd_pin, cmd_unpin, cmd_rm;
+extern const struct command cmd_pin, cmd_unpin, cmd_rm, cmd_gc, cmd_scrub;
 
 /* Help texts, wrapped to 96 columns. */
 MUST_CHECK int help_overview(struct buf *out, struct err *err);

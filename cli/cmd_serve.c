@@ -223,6 +223,8 @@ static int open_proxy(struct serve *s, struct err *err)
         .max_layer_bytes = cfg->max_layer_bytes,
         .max_ratio = (uint32_t)cfg->max_ratio,
         .offline = cfg->offline,
+        .maintain_rate_bytes_s = cfg->maintenance_rate,
+        .scrub_every_s = cfg->scrub_every_ms / 1000,
         .negative_ttl_ms = (int)cfg->negative_ttl_ms,
         .stale_wait_ms = (int)cfg->stale_wait_ms,
         .on_upstream_404 = cfg->on_upstream_404 == CONFIG_UPSTREAM_404_DROP ? PROXY_GONE_DROP : PROXY_GONE_SERVE,

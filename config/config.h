@@ -110,6 +110,8 @@ struct config {
         int64_t connect_ms, stall_ms, request_ms, blob_ms; /* of transfers from upstreams */
         int64_t header_ms, idle_ms;                        /* of clients */
     } timeouts;
+    uint64_t maintenance_rate; /* bytes per second; 0: no limit */
+    int64_t scrub_every_ms;     /* 0: never by itself */
     int64_t connections, connections_per_client; /* per listener; per_client 0: no limit */
     enum config_switch access_log;
 };

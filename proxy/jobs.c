@@ -6,6 +6,7 @@
  */
 #include "base/log.h"
 #include "proxy/jobs_internal.h"
+#include "proxy/maintain.h"
 
 #include <unistd.h>
 
@@ -25,6 +26,8 @@ static void make_room(void *arg)
         log_event(LOG_WARN, "store.room", "error=%s", log_quote(err.msg).s);
     if (more)
         workpool_post(js->p->pool, &js->room);
+    else
+        maintain_evicted(js->p->maintain);
 }
 
 void jobs_make_room(struct jobs *js)

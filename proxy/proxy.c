@@ -6,6 +6,7 @@
 #include "proxy/proxy.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "proxy/maintain.h"
 #include "proxy/proxy_internal.h"
 #include "proxy/recent.h"
 
@@ -51,7 +52,8 @@ static int open_parts(struct proxy *p, struct err *err)
     TRY(tag_notes_new(&p->notes, err));
     TRY(passthrough_cache_new(&p->cache, err));
     TRY(recent_new(&p->recent, err));
-    return jobs_new(p, &p->jobs, err);
+    TRY(jobs_new(p, &p->jobs, err));
+    return maintain_new(p, &p->maintain, err);
 }
 
 int proxy_new(const struct proxy_options *opt, struct proxy **out, struct err *err)
@@ -86,7 +88,8 @@ int proxy_set_default_upstream(struct proxy *p, const char *name, struct err *er
 int proxy_start(struct proxy *p, struct err *err)
 {
     TRY(upstreams_start(p->ups, err));
-    return jobs_resume(p->jobs, err);
+    TRY(jobs_resume(p->jobs, err));
+    return maintain_start(p->maintain, err);
 }
 
 static void request_done(void *arg, const struct http_exchange *x, const struct http_done *done)
@@ -132,6 +135,7 @@ int proxy_listen(struct proxy *p, const struct proxy_listen *opt, const char **o
 void proxy_stop(struct proxy *p)
 {
     upstreams_stop(p->ups); /* every fill and every question ends in ERR_CANCELLED */
+    maintain_stop(p->maintain); /* before the jobs that a repair waits for */
     jobs_stop(p->jobs);
 }
 
@@ -139,6 +143,7 @@ void proxy_free(struct proxy *p)
 {
     if (!p)
         return;
+    maintain_free(p->maintain);
     jobs_free(p->jobs);
     timers_free(p->timers);
     passthrough_cache_free(p->cache);
@@ -177,6 +182,11 @@ void proxy_stats(struct proxy *p, struct proxy_stats *out)
     lock_take(&p->lock);
     out->fills = p->fill_count;
     lock_give(&p->lock);
+}
+
+struct maintain *proxy_maintain(struct proxy *p)
+{
+    return p->maintain;
 }
 
 struct store *proxy_store(struct proxy *p)

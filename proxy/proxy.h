@@ -45,6 +45,8 @@ struct proxy_options {
     uint32_t max_ratio;       /* decoded / encoded; 0: 1100 (deflate cannot exceed 1032) */
     int hold_ms;              /* a client that cannot read the original waits this long for its view; 0: 60,000 */
     bool offline;
+    uint64_t maintain_rate_bytes_s; /* what maintenance reads and moves, at most (proxy/maintain.h); 0: no limit */
+    int64_t scrub_every_s;          /* 0: only when it is asked for */
     bool access_log;       /* a line at level info per request; false: at level debug */
     const char *auth_file; /* upstream.h; so are the next four */
     int upstream_connect_ms, upstream_stall_ms, upstream_request_ms, upstream_blob_ms;

@@ -99,6 +99,7 @@ struct proxy {
     struct fill *fills;
     struct resolve *resolves;
     struct jobs *jobs;
+    struct maintain *maintain;
     unsigned fill_count;
     struct passthrough_cache *cache;
     struct recent *recent;
