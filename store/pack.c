@@ -199,7 +199,6 @@ static int write_file_header(int fd, int64_t id, uint64_t *out_seed, struct err 
 static int begin_pack(struct packs *ps, struct err *err)
 {
     const int64_t id = ++ps->last_id;
-    CLEANUP(fd_cleanup)
     int fd = openat(ps->dir_fd, pack_name(id).s, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     struct pack *p = NULL;
     uint64_t file_seed = 0;
@@ -210,12 +209,12 @@ static int begin_pack(struct packs *ps, struct err *err)
     rc = write_file_header(fd, id, &file_seed, err);
     if (rc == 0)
         rc = pack_add(ps, id, &p, err);
-    if (rc < 0) {
+    if (p == NULL) {
         (void)unlinkat(ps->dir_fd, pack_name(id).s, 0);
+        fd_cleanup(&fd);
         return rc;
     }
     p->fd = fd;
-    fd = -1;
     ps->open_fds++;
     p->seed = file_seed;
     p->known = true;
