@@ -14,8 +14,8 @@
 extern char **environ;
 
 /* In the order of `recask --help`. */
-static const struct command *const commands[] = {&cmd_serve, &cmd_ls,    &cmd_inspect, &cmd_pin,    &cmd_unpin,
-                                                 &cmd_rm,    &cmd_stats, &cmd_config,  &cmd_version};
+static const struct command *const commands[] = {&cmd_serve, &cmd_ls,    &cmd_inspect, &cmd_pin,  &cmd_unpin,
+                                                 &cmd_rm,    &cmd_stats, &cmd_config,  &cmd_fsck, &cmd_version};
 
 const struct flag cli_target_flags[] = {
     {"--store", "DIR", "store of the instance to ask (RECASK_STORE; default: where \"recask serve\" has it)"},

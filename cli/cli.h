@@ -14,7 +14,7 @@ int cli_run(int argc, char **argv);
 /* NULL behind the last one. */
 const struct command *cli_command_at(size_t i);
 
-extern const struct command cmd_serve, cmd_ls, cmd_inspect, cmd_stats, cmd_config, cmd_version;
+extern const struct command cmd_serve, cmd_ls, cmd_inspect, cmd_stats, cmd_config, cmd_fsck, cmd_version;
 extern const struct command cmd_pin, cmd_unpin, cmd_rm;
 
 /* Help texts, wrapped to 96 columns. */

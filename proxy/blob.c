@@ -116,6 +116,9 @@ static void confirm(struct request *r)
         if (!is_listed(r, count, &r->sources[i].original))
             r->sources[count++] = r->sources[i];
     }
+    /* A layer that lies here uncompressed, but was stored from another repository's compressed one. */
+    if (r->blob.role == ROLE_ZSTD && !is_listed(r, count, &r->blob.canonical))
+        r->sources[count++] = (struct store_source){.original = r->blob.canonical};
     if (!is_listed(r, count, &r->digest))
         r->sources[count++] = (struct store_source){.original = r->digest};
     r->source_count = count;
@@ -338,7 +341,7 @@ static void look(struct request *r)
         return;
     }
     if (request_repo(r, &err) < 0 || store_blob_lookup(r->p->store, &r->digest, &r->blob, &err) < 0 ||
-        store_sources(r->p->store, &r->digest, r->repo, r->sources, ARRAY_LEN(r->sources) - 1, &r->source_count, &err) <
+        store_sources(r->p->store, &r->digest, r->repo, r->sources, ARRAY_LEN(r->sources) - 2, &r->source_count, &err) <
             0 ||
         may_serve(r, &allowed, &err) < 0) {
         request_fail(r, &err);

@@ -153,12 +153,12 @@ struct request {
     struct digest upstream_digest; /* what the reference stands for upstream, once known */
     struct resolve *resolve;
     struct store_manifest unstored; /* has a body: came from upstream, and the store did not take it */
-    int64_t stale_at_ms;   /* when a stored answer is given instead of the upstream's; 0: there is none */
-    int64_t hold_until_ms; /* 0: not held yet */
+    int64_t stale_at_ms;            /* when a stored answer is given instead of the upstream's; 0: there is none */
+    int64_t hold_until_ms;          /* 0: not held yet */
     /* blob.c */
     struct digest digest;
     struct store_blob blob;
-    struct store_source sources[8];
+    struct store_source sources[9];
     size_t source_count, source_at;
     struct fill *fill;
     bool decode;               /* the fill's bytes must be decoded on the way */
@@ -228,7 +228,7 @@ struct resolved {
     enum cache_result
         cache; /* HIT (the upstream confirmed what is stored), MISS (fetched), STALE or GONE (it failed, or
                               * has it no more: an older answer is served) */
-    int status, retry_after_s; /* of a failure: what the upstream said; 0: nothing */
+    int status, retry_after_s;      /* of a failure: what the upstream said; 0: nothing */
     struct store_manifest unstored; /* has a body: the store did not take it. The caller's, when it is no failure */
 };
 

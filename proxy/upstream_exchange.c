@@ -26,8 +26,10 @@
 #include "base/log.h"
 #include "proxy/upstream_realm.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #define BACKOFF_MAX_MS 5000
 #define PACE_LEAST_BYTES_S 1024           /* a body that comes slower than that has stalled */
@@ -131,6 +133,16 @@ static int request_headers(struct exchange *x, struct curl_slist **list, struct 
     return x->ops->headers != NULL ? x->ops->headers(x, list, err) : x->scope != NULL ? token_header(x, list, err) : 0;
 }
 
+static curl_socket_t on_socket(void *arg, curlsocktype purpose UNUSED, struct curl_sockaddr *to)
+{
+    struct exchange *x = arg;
+    int fd = socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+
+    if (fd < 0)
+        x->no_socket = errno;
+    return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
 static int configure(struct exchange *x, struct err *err)
 {
     CURL *e = x->easy;
@@ -139,6 +151,7 @@ static int configure(struct exchange *x, struct err *err)
 
     curl_easy_reset(e);
     x->reason[0] = '\0';
+    x->no_socket = 0;
     TRY(request_headers(x, &x->headers, err));
 #define SET(option, value) failed |= curl_easy_setopt(e, option, value) != CURLE_OK
     SET(CURLOPT_URL, url);
@@ -156,6 +169,8 @@ static int configure(struct exchange *x, struct err *err)
     SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)x->ups->connect_ms);
     SET(CURLOPT_ERRORBUFFER, x->reason);
+    SET(CURLOPT_OPENSOCKETFUNCTION, on_socket);
+    SET(CURLOPT_OPENSOCKETDATA, (void *)x);
     SET(CURLOPT_HEADERFUNCTION, on_header);
     SET(CURLOPT_HEADERDATA, (void *)x);
     SET(CURLOPT_WRITEFUNCTION, on_body);

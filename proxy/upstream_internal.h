@@ -184,7 +184,8 @@ struct exchange {
     CURL *easy;
     struct curl_slist *headers;
     char reason[CURL_ERROR_SIZE];
-    char *target; /* where a redirect led, NULL: the registry itself */
+    int no_socket; /* errno of the last socket() that failed: libcurl does not tell */
+    char *target;  /* where a redirect led, NULL: the registry itself */
     unsigned hops;
     struct head_parser parser;
     bool accepted; /* a 2xx answer whose body is wanted */

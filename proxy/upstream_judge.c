@@ -139,6 +139,8 @@ static enum verdict cannot_connect(struct exchange *x, const char *place, const 
     long sys = 0;
 
     (void)curl_easy_getinfo(x->easy, CURLINFO_OS_ERRNO, &sys);
+    if (x->no_socket != 0)
+        sys = x->no_socket;
     if (sys == EMFILE || sys == ENFILE || sys == ENOMEM || sys == ENOBUFS) /* not the upstream's fault */
         err_set(err, ERR_NOMEM, "%s: cannot connect to %s: %s", x->label, place,
                 strerror_r((int)sys, error, sizeof error));

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "store/catalog_internal.h"
+#include "store/offline_internal.h"
 
 
 #define READERS_MAX 16
@@ -53,7 +54,8 @@ static int set_up(struct catalog *c, const char *path, bool may_create, struct e
 {
     TRY(str_dup(path, &c->path, err));
     TRY(sql_open(path, SQL_READ_WRITE, &c->writer, err));
-    return schema_prepare(c->writer, path, may_create, err);
+    TRY(schema_prepare(c->writer, path, may_create, err));
+    return catalog_quick_check(c->writer, path, err);
 }
 
 int catalog_open(struct store *st, const char *path, bool may_create, struct err *err)
@@ -78,7 +80,8 @@ int store_health(struct store *st, struct err *err)
 
     TRY(store_blob_lookup(st, &nobody, &blob, err));
     if (atomic_load(&st->catalog->damaged))
-        return err_set(err, ERR_IO, "%s is damaged: stop recask and run `recask fsck`", st->catalog->path);
+        return err_set(err, ERR_IO, "%s is damaged: stop recask and run \"recask fsck --rebuild --store %s\"",
+                       st->catalog->path, st->path);
     return 0;
 }
 

@@ -92,6 +92,10 @@ void catalog_each_statement(struct store *st, void (*fn)(void *arg, struct sql_d
 /* schema.c: creates, checks, migrates. name: the file, for messages. may_create: an empty one becomes a new catalog. */
 MUST_CHECK int schema_prepare(struct sql_db *db, const char *name, bool may_create, struct err *err);
 
+/* Looks only: ERR_CORRUPT when these are not our tables, ERR_UNSUPPORTED when they are of another version. */
+enum schema_age { SCHEMA_CURRENT = 0, SCHEMA_OR_OLDER };
+MUST_CHECK int schema_check(struct sql_db *db, const char *name, enum schema_age age, struct err *err);
+
 struct schema_step {
     int from;           /* user_version before; from + 1 after */
     const char *sql[4]; /* run in one transaction; NULL: nothing */
@@ -131,6 +135,8 @@ struct lease {
 MUST_CHECK int digest_lock(struct store *st, const struct digest *d, struct lease *out, struct err *err);
 void digest_unlock(struct lease *l); /* for CLEANUP; no-op when l holds nothing */
 
+/* Like lease_take(), but waits for an eviction that is under way, so that what the catalog says afterwards is true: a caller
+ * who is told "present" and "being evicted" in turn can do nothing but ask again. With no lock and no transaction. */
 MUST_CHECK int lease_hold(struct store *st, enum lease_kind kind, const struct digest *d, struct lease *out,
                           struct err *err);
 void lease_release(struct lease *l);

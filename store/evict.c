@@ -39,9 +39,9 @@ int recipe_drop(struct catalog_tx *tx, int64_t canonical_id, struct err *err)
     return run_with_id(tx->db, "UPDATE canonical SET present = 0 WHERE id = ?1", canonical_id, err);
 }
 
-/* Locations at which a chunk's bytes were found damaged. */
+/* Locations at which a chunk's bytes were found damaged. lost: chunks whose bytes were known to be lost before. */
 struct damage {
-    size_t count, cap;
+    size_t lost, count, cap;
     struct {
         int64_t chunk_id;
         struct pack_loc loc;
@@ -290,8 +290,10 @@ static int check_frame(struct store *st, int64_t chunk_id, struct pack_loc *loc,
 {
     struct err why = ERR_INIT;
 
-    if (loc->pack == 0) /* lost already */
+    if (loc->pack == 0) {
+        dm->lost++;
         return 0;
+    }
     TRY(buf_reserve(frame, loc->len, err));
     return chunk_read(st, chunk_id, loc, frame->data, &why) < 0 ? note_damage(dm, chunk_id, loc, err) : 0;
 }
@@ -357,9 +359,10 @@ static int lose_canonical(struct store *st, const struct target *t, struct err *
 
     TRY(find_damage(st, t->canonical_id, &dm, err));
     TRY(recipe_whole(st, t->canonical_id, &whole, err));
-    if (dm.count == 0 && whole)
+    if (dm.count == 0 && dm.lost == 0 && whole)
         return 0;
-    log_event(LOG_WARN, "store.lost", "canonical=%s damaged_chunks=%zu", digest_text(&t->canonical).s, dm.count);
+    log_event(LOG_WARN, "store.lost", "canonical=%s damaged_chunks=%zu lost_chunks=%zu",
+              digest_text(&t->canonical).s, dm.count, dm.lost);
     return drop_canonical(st, t->canonical_id, &t->canonical, &dm, err);
 }
 

@@ -150,14 +150,15 @@ static void note_read(struct leases *ls, enum lease_kind kind, const struct dige
 
 /* ---- leases ------------------------------------------------------------------------------------------------------- */
 
-int lease_take(struct store *st, enum lease_kind kind, const struct digest *d, struct err *err)
+/* wait: what is being evicted at this moment is waited for, and then it is gone. */
+static int take(struct leases *ls, enum lease_kind kind, const struct digest *d, bool wait, struct err *err)
 {
-    struct leases *ls = st->leases;
     struct node *n;
     bool doomed = false;
 
     lock_take(&ls->lock);
-    n = *find(ls, kind, d);
+    while ((n = *find(ls, kind, d)) != NULL && n->doomed && wait)
+        (void)lock_wait(&ls->lock, &ls->undoomed, -1);
     if (n == NULL)
         n = add(ls, kind, d);
     else
@@ -170,6 +171,11 @@ int lease_take(struct store *st, enum lease_kind kind, const struct digest *d, s
     if (doomed)
         return err_set(err, ERR_NOTFOUND, "%s is being evicted", digest_text(d).s);
     return 0;
+}
+
+int lease_take(struct store *st, enum lease_kind kind, const struct digest *d, struct err *err)
+{
+    return take(st->leases, kind, d, false, err);
 }
 
 void lease_drop(struct store *st, enum lease_kind kind, const struct digest *d)
@@ -250,7 +256,7 @@ void digest_unlock(struct lease *l)
 
 int lease_hold(struct store *st, enum lease_kind kind, const struct digest *d, struct lease *out, struct err *err)
 {
-    TRY(lease_take(st, kind, d, err));
+    TRY(take(st->leases, kind, d, true, err));
     *out = (struct lease){.st = st, .kind = kind, .digest = *d};
     return 0;
 }
@@ -265,14 +271,15 @@ void lease_release(struct lease *l)
 
 /* ---- last_read ------------------------------------------------------------------------------------------------------ */
 
+/* The row may be newer than the note: whoever stored the bytes again wrote it at once. */
 static int write_read(struct sql_db *db, const struct read_note *note, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
     if (note->kind == LEASE_CANONICAL)
-        TRY(sql_query(db, &q, "UPDATE canonical SET last_read = ?2 WHERE digest = ?1", err));
+        TRY(sql_query(db, &q, "UPDATE canonical SET last_read = max(last_read, ?2) WHERE digest = ?1", err));
     else
-        TRY(sql_query(db, &q, "UPDATE blob SET last_read = ?2 WHERE digest = ?1", err));
+        TRY(sql_query(db, &q, "UPDATE blob SET last_read = max(last_read, ?2) WHERE digest = ?1", err));
     sql_bind_digest(&q, 1, &note->digest);
     sql_bind_int(&q, 2, note->at);
     return sql_run(&q, err);

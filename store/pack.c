@@ -214,6 +214,7 @@ static int begin_pack(struct packs *ps, struct err *err)
         fd_cleanup(&fd);
         return rc;
     }
+    REQUIRE(p != NULL);
     p->fd = fd;
     ps->open_fds++;
     p->seed = file_seed;

@@ -483,6 +483,25 @@ static int check_tables(struct sql_db *db, const char *name, struct err *err)
     return 0;
 }
 
+int schema_check(struct sql_db *db, const char *name, enum schema_age age, struct err *err)
+{
+    int64_t app = 0;
+    int64_t version = 0;
+
+    TRY(read_pragma(db, "PRAGMA application_id", &app, err));
+    TRY(read_pragma(db, "PRAGMA user_version", &version, err));
+    if (app != APPLICATION_ID || version < 1)
+        return err_set(err, ERR_CORRUPT, "%s is empty, or not a recask catalog", name);
+    if (version > SCHEMA_VERSION)
+        return schema_migrate(db, name, NULL, 0, (int)version, SCHEMA_VERSION, err);
+    if (version == SCHEMA_VERSION)
+        return check_tables(db, name, err);
+    return age == SCHEMA_OR_OLDER
+               ? 0
+               : err_set(err, ERR_UNSUPPORTED, "%s has format %d: the next start brings it to format %d", name,
+                         (int)version, SCHEMA_VERSION);
+}
+
 int schema_prepare(struct sql_db *db, const char *name, bool may_create, struct err *err)
 {
     int64_t app = 0;

@@ -9,11 +9,11 @@
 #include "store/catalog_internal.h"
 #include "store/compact_internal.h"
 #include "store/files_internal.h"
+#include "store/offline_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -23,29 +23,6 @@
 #define ZSTD_LEVEL_DEFAULT 3
 
 /* ---- the directory ------------------------------------------------------------------------------------------------ */
-
-static int lock_store(struct store *st, struct err *err)
-{
-    char pid[32] = "";
-    int len;
-
-    st->lock_fd = openat(st->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (st->lock_fd < 0)
-        return err_sys(err, errno, "%s/lock", st->path);
-    if (flock(st->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK)
-            return err_sys(err, errno, "%s/lock", st->path);
-        len = (int)pread(st->lock_fd, pid, sizeof(pid) - 1, 0);
-        pid[len > 0 ? strcspn(pid, "\n") : 0] = '\0';
-        return err_set(err, ERR_BUSY, "%s is in use by process %s (%s/lock is held)", st->path,
-                       pid[0] != '\0' ? pid : "?", st->path);
-    }
-    /* Who holds it, for people; the lock itself is the kernel's. */
-    len = snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
-    if (ftruncate(st->lock_fd, 0) < 0)
-        return err_sys(err, errno, "%s/lock", st->path);
-    return fs_pwrite_all(st->lock_fd, pid, (size_t)len, 0, "lock", err);
-}
 
 static int open_subdir(struct store *st, const char *name, int *out_fd, struct err *err)
 {
@@ -61,7 +38,7 @@ static int open_dirs(struct store *st, struct err *err)
     st->dir_fd = open(st->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (st->dir_fd < 0)
         return err_sys(err, errno, "%s", st->path);
-    TRY(lock_store(st, err));
+    TRY(store_dir_lock(st->dir_fd, st->path, &st->lock_fd, err));
     TRY(open_subdir(st, "packs", &st->packs_fd, err));
     TRY(open_subdir(st, "originals", &st->originals_fd, err));
     TRY(open_subdir(st, "spool", &st->spool_fd, err));
@@ -196,18 +173,37 @@ static int clean_up(struct store *st, struct err *err)
 
 /* ---- opening and closing -------------------------------------------------------------------------------------------- */
 
+/* Packs without a catalog: clean_up() would take all of them for a crash's leftovers. */
+static int open_catalog(struct store *st, struct err *err)
+{
+    CLEANUP(free_ptr) char *path = NULL;
+    struct err why = ERR_INIT;
+    int rc;
+
+    TRY(str_printf(&path, err, "%s/catalog.db", st->path));
+    rc = catalog_open(st, path, packs_count(st->packs) == 0, &why);
+    if (rc == ERR_CORRUPT)
+        return err_set(err, ERR_CORRUPT,
+                       "%s; \"recask fsck --rebuild --store %s\" makes a new catalog from packs and originals", why.msg,
+                       st->path);
+    if (rc < 0)
+        *err = why;
+    return rc;
+}
+
 static int open_parts(struct store *st, const struct store_options *opt, struct err *err)
 {
-    CLEANUP(free_ptr) char *catalog = NULL;
+    bool adopted;
 
     TRY(open_dirs(st, err));
+    TRY(catalog_adopt_rebuilt(st->dir_fd, &adopted, err));
+    if (adopted)
+        log_event(LOG_WARN, "store.catalog_rebuilt", "path=%s", log_quote(st->path).s);
     TRY(set_options(st, opt, err));
     TRY(leases_new(&st->leases, err));
     TRY(compact_new(st, err));
     TRY(packs_open(st->packs_fd, pack_limit(st->opt.quota_bytes), &st->packs, err));
-    TRY(str_printf(&catalog, err, "%s/catalog.db", st->path));
-    /* Packs without a catalog: the next step would take all of them for a crash's leftovers. */
-    TRY(catalog_open(st, catalog, packs_count(st->packs) == 0, err));
+    TRY(open_catalog(st, err));
     return clean_up(st, err);
 }
 

@@ -3,7 +3,8 @@
 # tools/test.sh [quick|all|long] - what `make test` runs, cheapest first; stops at the first preset that fails.
 #   quick  dev only: unit, wire, fuzz corpus, lint, clang-tidy
 #   all    dev, clang (warnings and unit tests), asan, tsan, release with the end-to-end tests
-#   long   all, then each fuzzer for RECASK_FUZZ_S seconds (default 60)
+#   long   all, then every place where an allocation or a system call of the store can fail, then each fuzzer for
+#          RECASK_FUZZ_S seconds (default 60)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -65,6 +66,13 @@ if [[ $mode != quick ]]; then
     preset release
 fi
 if [[ $mode == long ]]; then
+    # A crash at each durable step, and many at random moments; `all` takes a sample (tests/wire/README.md).
+    for name in steps random; do
+        RECASK_CRASH_STEPS=all RECASK_CRASH_MOMENTS=200 RECASK_BIN=$PWD/build/release/recask \
+            RECASK_LIBFAULT=$PWD/build/release/fault/libfault.so python3 "tests/wire/crash_${name}_test.py"
+    done
+    RECASK_TORTURE=all build/dev/unit/store_torture_test
+    RECASK_TORTURE=all RECASK_BIN=$PWD/build/dev/recask python3 tests/wire/faults_test.py test_allocations_fail
     fuzz
 fi
 printf '\nrecask: presets passed: %s (%d s)\n' "${passed[*]}" $((SECONDS - start))

@@ -25,9 +25,11 @@ MAY_INCLUDE = {
 
 FOLDERS = list(MAY_INCLUDE)
 
-# One file translates struct config into the options of each module, so it alone sees the modules' options.
+# One file translates struct config into the options of each module, so it alone sees the modules' options; and one works
+# on a store that nobody else has open.
 EXCEPTIONS = {
     "cli/cmd_serve.c": ["store", "transcode", "oci"],
+    "cli/cmd_fsck.c": ["store"],
 }
 
 # Header -> the folders that link its library, and the files in them that may include it (regular expressions). No
@@ -86,8 +88,8 @@ def check_own(path, lines, target):
     folder = path.split("/")[0]
     owner = target.split("/")[0]
     internal = target.endswith("_internal.h")
-    if folder == "bench":
-        return "internal headers stay in their folder" if internal else None
+    if folder == "bench": # measures what is inside, too
+        return None
     if folder == "tests":
         folders = test_folders(path, lines)
         if owner == "tests":

@@ -71,7 +71,8 @@ static void make_dir(char out[64])
 {
     struct stat sb;
 
-    snprintf(out, 64, "%s/recask-torture-XXXXXX", stat("/dev/shm", &sb) == 0 && S_ISDIR(sb.st_mode) ? "/dev/shm" : "/tmp");
+    snprintf(out, 64, "%s/recask-torture-XXXXXX",
+             stat("/dev/shm", &sb) == 0 && S_ISDIR(sb.st_mode) ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(out));
 }
 
@@ -121,7 +122,8 @@ static unsigned open_fds(void)
 /* ---- a life ------------------------------------------------------------------------------------------------------------------ */
 
 /* Steps of one life. Each may fail; whatever one of them reads must be right as far as it goes. */
-static void read_some(struct store *st, const struct digest *d, enum layer_form form, const struct tar *want, uint64_t off)
+static void read_some(struct store *st, const struct digest *d, enum layer_form form, const struct tar *want,
+                      uint64_t off)
 {
     struct err err = ERR_INIT;
     struct source *s = NULL;
@@ -159,7 +161,8 @@ static int store_blob(struct store *st, int64_t repo, const void *data, size_t l
     return spool_commit(sp, d, repo, err);
 }
 
-static int store_layer(struct store *st, const struct digest *source, const struct tar *layer, const struct digest *diff)
+static int store_layer(struct store *st, const struct digest *source, const struct tar *layer,
+                       const struct digest *diff)
 {
     CLEANUP(layer_writer_cleanup) struct layer_writer *w = NULL;
     struct err ignored = ERR_INIT, *err = &ignored;
@@ -208,7 +211,8 @@ static void ask_around(struct store *st, int64_t repo)
     (void)!store_blob_lookup(st, &old_zstd, &blob, &err);
     (void)!store_repo_has_blob(st, repo, &blobs[COMING], &yes, &err);
     (void)!store_sources(st, &old_diff, repo, sources, 2, &count, &err);
-    if (store_manifest_get(st, &manifest, &m, &err) == 0 && (m.len != sizeof(BODY) - 1 || memcmp(m.body, BODY, m.len) != 0))
+    if (store_manifest_get(st, &manifest, &m, &err) == 0 &&
+        (m.len != sizeof(BODY) - 1 || memcmp(m.body, BODY, m.len) != 0))
         fail_msg("%s: a wrong manifest", label);
     (void)!store_tag_get(st, repo, "1", &tag, &err);
     (void)!store_view_get(st, &manifest, 1, &found, &err);
@@ -409,12 +413,12 @@ static void run_kind(const struct kind *k)
 static void test_calls_fail(void **state)
 {
     static const struct kind kinds[] = {
-        {"EIO of a read", TORTURE_READ, EIO, false},     {"EIO of a read", TORTURE_READ, EIO, true},
-        {"EIO of a write", TORTURE_WRITE, EIO, false},   {"EROFS", TORTURE_WRITE | TORTURE_NAME, EROFS, true},
-        {"ENOSPC", TORTURE_WRITE, ENOSPC, false},        {"ENOSPC", TORTURE_WRITE, ENOSPC, true},
-        {"EIO of a sync", TORTURE_SYNC, EIO, false},     {"EIO of a sync", TORTURE_SYNC, EIO, true},
-        {"EMFILE", TORTURE_OPEN, EMFILE, false},         {"EMFILE", TORTURE_OPEN, EMFILE, true},
-        {"EIO of a name", TORTURE_NAME, EIO, false},     {"EIO", TORTURE_CALL, EIO, true},
+        {"EIO of a read", TORTURE_READ, EIO, false},   {"EIO of a read", TORTURE_READ, EIO, true},
+        {"EIO of a write", TORTURE_WRITE, EIO, false}, {"EROFS", TORTURE_WRITE | TORTURE_NAME, EROFS, true},
+        {"ENOSPC", TORTURE_WRITE, ENOSPC, false},      {"ENOSPC", TORTURE_WRITE, ENOSPC, true},
+        {"EIO of a sync", TORTURE_SYNC, EIO, false},   {"EIO of a sync", TORTURE_SYNC, EIO, true},
+        {"EMFILE", TORTURE_OPEN, EMFILE, false},       {"EMFILE", TORTURE_OPEN, EMFILE, true},
+        {"EIO of a name", TORTURE_NAME, EIO, false},   {"EIO", TORTURE_CALL, EIO, true},
     };
 
     (void)state;

@@ -191,8 +191,9 @@ def test_pins_fill_the_quota(t):
     equal(r.log().count("ev=store.pins_fill_quota"), 1)
     for n in range(3):
         ask(r, "unpin", f"a/{n}:1")
-    pull(r, "b/big", "1")
-    stays(t, r, "b/big", "1", more)
+    small = push(t, "b/small", "1", 60)
+    pull(r, "b/small", "1")
+    stays(t, r, "b/small", "1", small)
 
 
 # ---- rm -----------------------------------------------------------------------------------------------------------------

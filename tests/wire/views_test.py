@@ -563,5 +563,29 @@ def test_plain_layer_known_from_elsewhere(t):
             equal(images.unzstd(answer.body, len(layer.tar)) == layer.tar, True)
 
 
+def test_plain_layer_never_taken(t):
+    """The same when nobody took that layer from its own repository before: its views are made without it, since its
+    canonical form is there."""
+    tar = images.tar_of([("shared", images.noise(5, 300_000))])
+    packed = images.Image([tar], how="gzip").push(t.up, "q/packed", "1")
+    plain = images.Image([images.tar_of([("own", images.noise(6, 100_000))]), tar], how="none").push(t.up, "q/plain", "1")
+    for evicted in (False, True):
+        r = t.recask()
+        r.pull("q/packed", packed, "1", agent="docker/28.5.2")
+        r.wait_jobs()
+        equal(r.manifest("q/plain", "1", "docker/28.5.2").body, plain.body)
+        equal(r.blob("q/plain", plain.layers[0].digest).status, 200)
+        r.wait_jobs()
+        value = r.manifest("q/plain", "1", "docker/28.5.2").json()
+        if evicted:
+            r.evict(plain.layers[1].diff_id)
+            r.evict(packed.layers[0].digest)
+        for found, layer in zip(value["layers"], plain.layers):
+            equal(found["mediaType"], images.OCI_LAYER + "+zstd")
+            answer = r.blob("q/plain", found["digest"])
+            equal((answer.status, sha256(answer.body)), (200, found["digest"]), f"evicted {evicted}")
+            equal(images.unzstd(answer.body, len(layer.tar)) == layer.tar, True)
+
+
 if __name__ == "__main__":
     main()
