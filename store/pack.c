@@ -209,7 +209,7 @@ static int begin_pack(struct packs *ps, struct err *err)
     rc = write_file_header(fd, id, &file_seed, err);
     if (rc == 0)
         rc = pack_add(ps, id, &p, err);
-    if (rc < 0) {
+    if (p == NULL) {
         (void)unlinkat(ps->dir_fd, pack_name(id).s, 0);
         fd_cleanup(&fd);
         return rc;

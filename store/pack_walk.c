@@ -66,6 +66,7 @@ int pack_walk_next(struct pack_walk *w, struct pack_header *out, struct err *err
 {
     const uint64_t end = pack_end(w->packs, w->pack);
 
+    *out = (struct pack_header){.len = 0};
     while (w->next <= end && end - w->next >= PACK_RECORD_HEADER_BYTES) {
         const uint8_t *h;
 

@@ -33,6 +33,7 @@ struct world {
 
 static inline void small_packs(struct fixture *f, bool holes)
 {
+    REQUIRE(f->st != NULL);
     f->st->packs->max_bytes = SMALL_PACK_BYTES;
     atomic_store(&f->st->packs->no_holes, !holes);
 }
