@@ -326,7 +326,7 @@ static void look(void *arg)
     int64_t gc_ms = 0, due_s, wait_ms = LATER_MAX_MS;
 
     lock_take(&m->lock);
-    bool busy = m->stopping || m->status.now.state != MAINTAIN_NEVER;
+    bool busy = !m->started || m->stopping || m->status.now.state != MAINTAIN_NEVER;
     due_s = scrub_due_in(m);
     lock_give(&m->lock);
     if (busy) /* the end of the run that goes on looks again */
@@ -352,7 +352,7 @@ static void look(void *arg)
 void maintain_evicted(struct maintain *m)
 {
     lock_take(&m->lock);
-    if (!m->garbage && !m->stopping)
+    if (!m->garbage && m->started && !m->stopping)
         workpool_post(m->p->pool, &m->look);
     m->garbage = true;
     lock_give(&m->lock);
@@ -430,6 +430,7 @@ int maintain_start(struct maintain *m, struct err *err)
                                                 .read_bytes = last.p.bytes,
                                                 .scrub = last.p};
     m->garbage = true; /* what the last process left */
+    m->started = true;
     lock_give(&m->lock);
     workpool_post(m->p->pool, &m->look);
     return 0;

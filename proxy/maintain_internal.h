@@ -56,7 +56,7 @@ struct maintain {
     /* under the lock */
     struct lock lock; /* RANK_SERVER */
     pthread_cond_t idle;
-    bool stopping, garbage;
+    bool started, stopping, garbage;
     int64_t gc_after_ms; /* collecting by itself rests until then */
     uint64_t last_id;
     struct maintain_status status;
