@@ -70,8 +70,8 @@ struct run {
     struct digest original;
     uint8_t *data; /* the layer's bytes, in memory */
     size_t len;
-    uint8_t *piece;  /* PIECE bytes */
-    int plain_fd;    /* a file of the same bytes */
+    uint8_t *piece; /* PIECE bytes */
+    int plain_fd;   /* a file of the same bytes */
     uint64_t sink;
 };
 

@@ -96,10 +96,13 @@ static int write_reads_in_tx(struct store *st, struct err *err)
 static void write_last_reads(struct store *st)
 {
     struct err err = ERR_INIT;
+    int rc;
 
     if (st->leases == NULL || st->catalog->writer == NULL)
         return;
-    if (write_reads_in_tx(st, &err) < 0)
+    rc = write_reads_in_tx(st, &err);
+    leases_reads_written(st->leases, rc == 0);
+    if (rc < 0)
         log_event(LOG_WARN, "store.last_read", "err=%s", log_quote(err.msg).s);
     roll_back(st->catalog->writer);
 }
@@ -158,10 +161,11 @@ static int record_extents(struct catalog_tx *tx, struct err *err)
     return 0;
 }
 
-static void end_tx(struct catalog_tx *tx)
+static void end_tx(struct catalog_tx *tx, bool committed)
 {
     /* Whoever has the lock next uses this connection: a query done later would be a race. */
     REQUIRE(sql_open_queries(tx->db) == 0 && "sql_done() every query before the transaction ends");
+    leases_reads_written(tx->st->leases, committed);
     lock_give(&tx->st->catalog->writer_lock);
     free(tx->extents);
     *tx = (struct catalog_tx)CATALOG_TX_INIT;
@@ -186,7 +190,7 @@ int catalog_begin(struct store *st, struct catalog_tx *tx, struct err *err)
     tx->st = st;
     rc = begin(tx->db, "BEGIN IMMEDIATE", err);
     if (rc < 0) {
-        end_tx(tx);
+        end_tx(tx, false);
         return rc;
     }
     rc = first_statements(tx, err);
@@ -211,7 +215,7 @@ int catalog_commit(struct catalog_tx *tx, struct err *err)
     }
     (void)atomic_fetch_add(&st->generation, 1); /* before the caller tells anybody that it is done */
     extents = steal(&tx->extents);
-    end_tx(tx);
+    end_tx(tx, true);
     packs_recorded(st->packs, extents, count);
     free(extents);
     return 0;
@@ -227,7 +231,7 @@ void catalog_abort(struct catalog_tx *tx)
     if (tx->st == NULL) /* over, or its begin failed before it had the lock */
         return;
     roll_back(tx->db);
-    end_tx(tx);
+    end_tx(tx, false);
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */

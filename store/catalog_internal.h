@@ -147,6 +147,8 @@ void leases_free(struct leases *ls);
 /* Writes what was read since the last time into last_read, in the transaction of db. force: also when it was done
  * shortly before. */
 MUST_CHECK int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct err *err);
+/* Once that transaction is over. Rolled back: they are written with a later one. */
+void leases_reads_written(struct leases *ls, bool committed);
 
 /* ---- taking away --------------------------------------------------------------------------------------------------- */
 

@@ -33,7 +33,8 @@ struct leases {
     struct node **buckets;
     size_t read_count;
     int64_t written_at;
-    int64_t looked_at; /* wall milliseconds of the last leases_write_reads(), 0: none yet */
+    int64_t looked_at;         /* wall milliseconds of the last leases_write_reads(), 0: none yet */
+    struct read_note *writing; /* the transaction that is under way has them; NULL: none, and only its thread looks */
     struct read_note reads[READS_MAX];
 };
 
@@ -129,7 +130,8 @@ static void remove_at(struct leases *ls, struct node **at)
     ls->node_count--;
 }
 
-static void note_read(struct leases *ls, enum lease_kind kind, const struct digest *d)
+/* Of two times for one thing the later one stays. */
+static void note_read(struct leases *ls, enum lease_kind kind, const struct digest *d, int64_t at)
 {
     size_t i = (size_t)digest_hash64(d);
 
@@ -138,12 +140,12 @@ static void note_read(struct leases *ls, enum lease_kind kind, const struct dige
 
         if (note->kind == 0) {
             ls->read_count++;
-            note->kind = kind;
-            note->digest = *d;
+            *note = (struct read_note){.kind = kind, .digest = *d, .at = at};
         } else if (note->kind != kind || !digest_equal(&note->digest, d)) {
             continue;
+        } else if (note->at < at) {
+            note->at = at;
         }
-        note->at = clock_wall_ms();
         return;
     }
 }
@@ -194,7 +196,7 @@ void lease_drop(struct store *st, enum lease_kind kind, const struct digest *d)
 void lease_note_read(struct store *st, enum lease_kind kind, const struct digest *d)
 {
     lock_take(&st->leases->lock);
-    note_read(st->leases, kind, d);
+    note_read(st->leases, kind, d, clock_wall_ms());
     lock_give(&st->leases->lock);
 }
 
@@ -316,7 +318,7 @@ static int forget_future(struct sql_db *db, int64_t now_ms, struct err *err)
 
 int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct err *err)
 {
-    CLEANUP(free_ptr) struct read_note *notes = NULL;
+    struct read_note *notes = NULL;
     int64_t now_ms = clock_wall_ms();
     int64_t now = now_ms / 1000;
     bool due, went_back;
@@ -324,8 +326,9 @@ int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct 
     lock_take(&ls->lock);
     went_back = ls->looked_at == 0 || now_ms < ls->looked_at;
     ls->looked_at = now_ms;
-    due = ls->read_count > 0 && (force || now < ls->written_at || now - ls->written_at >= READS_WRITE_EVERY_S ||
-                                 ls->read_count > READS_MAX / 2);
+    due = ls->writing == NULL && ls->read_count > 0 &&
+          (force || now < ls->written_at || now - ls->written_at >= READS_WRITE_EVERY_S ||
+           ls->read_count > READS_MAX / 2);
     if (due)
         notes = malloc(sizeof(ls->reads));
     if (notes != NULL) {
@@ -335,6 +338,8 @@ int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct 
         ls->written_at = now;
     }
     lock_give(&ls->lock);
+    if (notes != NULL)
+        ls->writing = notes;
     for (size_t i = 0; notes != NULL && i < READS_MAX; i++) {
         if (notes[i].kind == 0)
             continue;
@@ -343,4 +348,21 @@ int leases_write_reads(struct leases *ls, struct sql_db *db, bool force, struct 
         TRY(write_read(db, &notes[i], err));
     }
     return went_back ? forget_future(db, now_ms, err) : 0;
+}
+
+void leases_reads_written(struct leases *ls, bool committed)
+{
+    struct read_note *notes = steal(&ls->writing);
+
+    if (committed) {
+        free(notes);
+        return;
+    }
+    lock_take(&ls->lock);
+    ls->looked_at = 0; /* what was clamped is not, either */
+    for (size_t i = 0; notes != NULL && i < READS_MAX; i++)
+        if (notes[i].kind != 0)
+            note_read(ls, notes[i].kind, &notes[i].digest, notes[i].at);
+    lock_give(&ls->lock);
+    free(notes);
 }

@@ -66,6 +66,28 @@ static void test_a_note_is_older_than_the_row(void **state)
     assert_true(sql_number(f->st, "SELECT last_read FROM blob") > before);
 }
 
+/* Whatever a transaction writes down goes with it: then a later one does. */
+static void test_a_note_outlives_a_transaction_that_fails(void **state)
+{
+    struct fixture *f = *state;
+    struct digest d = put_source(f->st, 1);
+    struct catalog_tx tx = CATALOG_TX_INIT;
+    struct source *s = NULL;
+    struct err err = ERR_INIT;
+    int64_t before = clock_wall_ms();
+
+    reopen_store(f); /* the first transaction writes at once */
+    while (clock_wall_ms() <= before)
+        usleep(1000);
+    before = clock_wall_ms();
+    ASSERT_OK(original_open(f->st, &d, 0, UINT64_MAX, &s, &err));
+    source_free(s);
+    ASSERT_OK(catalog_begin(f->st, &tx, &err));
+    catalog_abort(&tx);
+    store_idle(f->st);
+    assert_true(sql_number(f->st, "SELECT last_read FROM blob") >= before);
+}
+
 struct opener {
     pthread_t thread;
     struct store *st;
@@ -106,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_shared_chunk_that_is_known_to_be_lost, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_note_outlives_a_transaction_that_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_reader_waits_for_an_eviction, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_note_is_older_than_the_row, setup, teardown),
     };

@@ -32,8 +32,8 @@ struct thing {
     struct digest digest;
     uint8_t *data;
     size_t len;
-    bool known;     /* has a row */
-    bool present;   /* and its bytes */
+    bool known;   /* has a row */
+    bool present; /* and its bytes */
     unsigned leases;
     int64_t lo, hi; /* wall ms between which it was read last */
 };
@@ -69,6 +69,8 @@ struct manifest {
     struct store_ref refs[3];
     bool known, in_repo[REPOS];
     bool has_view;
+    bool ready;            /* VIEWS_READY: its layers will do in their canonical form */
+    bool pinned_in[REPOS]; /* by its digest */
     struct digest view;
 };
 
@@ -105,10 +107,11 @@ struct model {
     struct manifest manifests[MANIFESTS];
     int64_t repos[REPOS];
     struct manifest *tags[REPOS][TAGS];
+    struct manifest *pins[REPOS][TAGS]; /* of tags, and where they lead */
     struct reader readers[READERS];
     struct writer writers[WRITERS];
     const struct content *fresh; /* was stored only after room had been made */
-    struct spool *spool; /* one that is being written across operations, or NULL */
+    struct spool *spool;         /* one that is being written across operations, or NULL */
     uint64_t quota_bytes;
     struct bad bad[BAD_MAX];
     size_t bad_count;
@@ -266,8 +269,8 @@ static inline void make_manifest(struct model *m, struct manifest *mf, int i)
     for (int k = 0; k < 3; k++) {
         struct original *o = &m->originals[k == 0 ? 2 * CONTENTS + (int)pick(m, OPAQUES) : (int)pick(m, 2 * CONTENTS)];
 
-        mf->refs[k] = (struct store_ref){
-            .role = k == 0 ? REF_CONFIG : REF_LAYER, .digest = o->t.digest, .size_bytes = o->t.len};
+        mf->refs[k] =
+            (struct store_ref){.role = k == 0 ? REF_CONFIG : REF_LAYER, .digest = o->t.digest, .size_bytes = o->t.len};
     }
 }
 
@@ -348,6 +351,13 @@ static inline struct digest pick_digest(struct model *m)
     if (pick(m, 2) == 0)
         return m->originals[pick(m, ORIGINALS)].t.digest;
     return c->frames != NULL && pick(m, 2) == 0 ? c->zdigest : c->t.digest;
+}
+
+static inline const char *tag_name(int tag)
+{
+    static const char *const names[TAGS] = {"a", "b", "c", "d", "latest"};
+
+    return names[tag];
 }
 
 static inline void touched(struct thing *t, int64_t before)

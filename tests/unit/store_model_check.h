@@ -75,10 +75,8 @@ static inline struct seen see(struct model *m, const char *sql, const struct dig
     DO(m, rc = sql_step(&q, &err));
     if (rc == SQL_END)
         return s;
-    s = (struct seen){.known = true,
-                      .present = sql_int(&q, 0) != 0,
-                      .last_read = sql_int(&q, 1),
-                      .created = sql_int(&q, 2)};
+    s = (struct seen){
+        .known = true, .present = sql_int(&q, 0) != 0, .last_read = sql_int(&q, 1), .created = sql_int(&q, 2)};
     if (!sql_is_null(&q, 3))
         DO(m, sql_digest(&q, 3, &s.zdigest, &err));
     return s;
@@ -94,11 +92,76 @@ static inline struct seen see_content(struct model *m, const struct content *c)
     return see(m, "SELECT present, last_read, created, zdigest FROM canonical WHERE digest = ?1", &c->t.digest);
 }
 
-/* What may go at all, whenever. */
-static inline bool evictable(const struct thing *t)
+/* ---- pins --------------------------------------------------------------------------------------------------------------- */
+
+static inline bool pinned_by_digest(const struct manifest *mf)
 {
-    return t->present && t->leases == 0;
+    bool pinned = false;
+
+    for (int i = 0; i < REPOS; i++)
+        pinned |= mf->pinned_in[i];
+    return pinned;
 }
+
+static inline bool manifest_pinned(const struct model *m, const struct manifest *mf)
+{
+    for (int i = 0; i < REPOS; i++)
+        for (int k = 0; k < TAGS; k++)
+            if (m->pins[i][k] == mf)
+                return true;
+    return pinned_by_digest(mf);
+}
+
+/* 0 not pinned, 1 its layer will do, 2 these bytes are needed. */
+static inline int pin_level(const struct model *m, const struct digest *d)
+{
+    int level = 0;
+
+    for (int i = 0; i < MANIFESTS; i++) {
+        const struct manifest *mf = &m->manifests[i];
+
+        for (int k = 0; mf->known && manifest_pinned(m, mf) && k < (int)ARRAY_LEN(mf->refs); k++) {
+            int here = pinned_by_digest(mf) || !mf->ready ? 2 : 1;
+
+            if (digest_equal(&mf->refs[k].digest, d) && here > level)
+                level = here;
+        }
+    }
+    return level;
+}
+
+static inline bool layer_pinned(const struct model *m, const struct content *c)
+{
+    if (pin_level(m, &c->t.digest) > 0 || (c->frames != NULL && pin_level(m, &c->zdigest) > 0))
+        return true;
+    for (int i = 0; i < ORIGINALS; i++)
+        if (m->originals[i].content == c && m->originals[i].canon == CANON_DONE &&
+            pin_level(m, &m->originals[i].t.digest) > 0)
+            return true;
+    return false;
+}
+
+/* Whether pins let the original go: one whose layer is there and will do, or is the same bytes, may. */
+static inline bool pins_hold(const struct model *m, const struct original *o)
+{
+    int level = pin_level(m, &o->t.digest);
+    const struct content *c = o->canon == CANON_DONE && o->content->t.present ? o->content : NULL;
+
+    return level > 0 && !(c != NULL && (level < 2 || digest_equal(&c->t.digest, &o->t.digest)));
+}
+
+/* What may go by its turn. */
+static inline bool layer_evictable(const struct model *m, const struct content *c)
+{
+    return c->t.present && c->t.leases == 0 && !layer_pinned(m, c);
+}
+
+static inline bool original_evictable(const struct model *m, const struct original *o)
+{
+    return o->t.present && o->t.leases == 0 && pin_level(m, &o->t.digest) == 0;
+}
+
+/* ---- turns -------------------------------------------------------------------------------------------------------------- */
 
 struct gone {
     size_t count;
@@ -114,7 +177,7 @@ static inline void check_turn(struct model *m, const struct gone *g, size_t i, c
     const struct thing *t = g->rows[i].t;
     bool small = !g->rows[i].layer && t->len < SMALL_BYTES;
 
-    if (g->rows[i].maybe_spare || !evictable(stays) || (!layer && stays->len < SMALL_BYTES && !small))
+    if (g->rows[i].maybe_spare || (!layer && stays->len < SMALL_BYTES && !small))
         return;
     if (!layer && stays->len < SMALL_BYTES) {
         HOLD(m, stays->hi >= t->lo, "a small original went that was read after one that stays");
@@ -129,7 +192,8 @@ static inline bool is_spare(struct model *m, const struct original *o)
 {
     struct seen blob, layer;
 
-    if (!o->t.present || o->canon != CANON_DONE || o->content == m->fresh || m->f->st->opt.originals == ORIGINALS_KEEP)
+    if (!o->t.present || o->canon != CANON_DONE || o->content == m->fresh || pin_level(m, &o->t.digest) == 2 ||
+        m->f->st->opt.originals == ORIGINALS_KEEP)
         return false;
     blob = see_original(m, o);
     layer = see_content(m, o->content);
@@ -140,12 +204,14 @@ static inline void check_turns(struct model *m, const struct gone *g)
 {
     for (size_t i = 0; i < g->count; i++) {
         for (int k = 0; k < CONTENTS; k++)
-            check_turn(m, g, i, &m->contents[k].t, true);
+            if (layer_evictable(m, &m->contents[k]))
+                check_turn(m, g, i, &m->contents[k].t, true);
         for (int k = 0; k < ORIGINALS; k++) {
             struct original *o = &m->originals[k];
 
-            check_turn(m, g, i, &o->t, false);
-            HOLD(m, g->rows[i].maybe_spare || !evictable(&o->t) || !is_spare(m, o),
+            if (original_evictable(m, o))
+                check_turn(m, g, i, &o->t, false);
+            HOLD(m, g->rows[i].maybe_spare || o->t.leases > 0 || !is_spare(m, o),
                  "%s was evicted before the spare original %d", digest_text(&g->rows[i].t->digest).s, k);
         }
     }
@@ -177,6 +243,7 @@ static inline void sync_presence(struct model *m, bool may_evict)
 
         had[i] = m->contents[i].t.present;
         notice(m, may_evict ? &g : NULL, &m->contents[i].t, &s, true, false);
+        HOLD(m, !had[i] || m->contents[i].t.present || !layer_pinned(m, &m->contents[i]), "pinned layer %d went", i);
     }
     m->evicted_layers += g.count;
     for (int i = 0; i < ORIGINALS; i++) {
@@ -185,8 +252,11 @@ static inline void sync_presence(struct model *m, bool may_evict)
         size_t before = g.count;
 
         notice(m, may_evict ? &g : NULL, &o->t, &s, false, o->content != NULL && had[content_no(m, o->content)]);
-        if (g.count > before)
-            o->wound = WHOLE;
+        if (g.count == before)
+            continue;
+        o->wound = WHOLE;
+        HOLD(m, pin_level(m, &o->t.digest) < (o->content != NULL && had[content_no(m, o->content)] ? 2 : 1),
+             "pinned original %d went", i);
         m->evicted_originals += g.count - before;
     }
     if (g.count == 0)
@@ -207,9 +277,9 @@ static inline void check_no_room(struct model *m, uint64_t bytes)
     if (bytes > room_limit(m->f->st) || fixed > room_limit(m->f->st) - bytes)
         return;
     for (int i = 0; i < CONTENTS; i++)
-        HOLD(m, !evictable(&m->contents[i].t), "no room, though layer %d could go", i);
+        HOLD(m, !layer_evictable(m, &m->contents[i]), "no room, though layer %d could go", i);
     for (int i = 0; i < ORIGINALS; i++)
-        HOLD(m, !evictable(&m->originals[i].t), "no room, though original %d could go", i);
+        HOLD(m, !original_evictable(m, &m->originals[i]), "no room, though original %d could go", i);
 }
 
 /* ---- numbers and files ------------------------------------------------------------------------------------------------------ */
@@ -232,8 +302,8 @@ static inline int64_t number(struct model *m, const char *sql)
 
 static inline void check_rows(struct model *m, bool opened_just_now)
 {
-    EXPECT_NUMBER(m, "SELECT count(*) FROM chunk c WHERE refs != (SELECT count(*) FROM recipe r WHERE r.chunk_id = c.id)",
-                  0);
+    EXPECT_NUMBER(
+        m, "SELECT count(*) FROM chunk c WHERE refs != (SELECT count(*) FROM recipe r WHERE r.chunk_id = c.id)", 0);
     EXPECT_NUMBER(m, "SELECT count(*) FROM recipe WHERE chunk_id NOT IN (SELECT id FROM chunk)", 0);
     EXPECT_NUMBER(m,
                   "SELECT count(*) FROM canonical a WHERE present = 1 AND (size, zsize, chunks) != (SELECT sum(c.raw),"
@@ -258,6 +328,11 @@ static inline void check_rows(struct model *m, bool opened_just_now)
     EXPECT_NUMBER(m,
                   "SELECT count(*) FROM totals WHERE original_bytes !="
                   " (SELECT coalesce(sum(size), 0) FROM blob WHERE original_present = 1)",
+                  0);
+    EXPECT_NUMBER(m,
+                  "SELECT count(*) FROM totals WHERE (pins, pinned_bytes) != ((SELECT count(*) FROM pin),"
+                  " (SELECT coalesce(sum(size), 0) FROM blob WHERE pinned > 0 AND original_present = 1) +"
+                  " (SELECT coalesce(sum(zsize), 0) FROM canonical WHERE pinned = 1 AND present = 1))",
                   0);
     EXPECT_NUMBER(m,
                   "SELECT count(*) FROM totals WHERE (blobs, manifests, tags) != ((SELECT count(*) FROM blob),"
@@ -289,7 +364,8 @@ static inline void check_file(struct model *m, const char *dir, const char *name
         (void)snprintf(text, sizeof(text), "sha256:%s", name);
         DO(m, digest_parse(text, strlen(text), &d, &err));
         o = original_by(m, &d);
-        HOLD(m, o != NULL && o->t.present && o->wound != MISSING, "%s/%s lies there, and nobody refers to it", dir, name);
+        HOLD(m, o != NULL && o->t.present && o->wound != MISSING, "%s/%s lies there, and nobody refers to it", dir,
+             name);
         sum->originals++;
     }
 }

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "tests/unit/store_model_meta.h"
+#include "tests/unit/store_model_pins.h"
 
 /* ---- damage ------------------------------------------------------------------------------------------------------------- */
 
@@ -33,8 +33,7 @@ static inline bool pick_frame(struct model *m, struct pack_loc *out)
     DO(m, rc = sql_step(&q, &err));
     if (rc == SQL_END)
         return false;
-    *out = (struct pack_loc){
-        .pack = sql_int(&q, 0), .off = (uint64_t)sql_int(&q, 1), .len = (uint32_t)sql_int(&q, 2)};
+    *out = (struct pack_loc){.pack = sql_int(&q, 0), .off = (uint64_t)sql_int(&q, 1), .len = (uint32_t)sql_int(&q, 2)};
     return !is_bad(m, out->pack, (int64_t)out->off);
 }
 
@@ -139,8 +138,9 @@ static inline void check_last_reads(struct model *m, bool clean)
 
         if (!t->present)
             continue;
-        HOLD(m, s.last_read <= t->hi && (!clean || s.last_read >= t->lo), "%s %d was last read at %lld, not from %lld to %lld",
-             layer ? "layer" : "original", layer ? i : i - CONTENTS, (long long)s.last_read, (long long)t->lo, (long long)t->hi);
+        HOLD(m, s.last_read <= t->hi && (!clean || s.last_read >= t->lo),
+             "%s %d was last read at %lld, not from %lld to %lld", layer ? "layer" : "original",
+             layer ? i : i - CONTENTS, (long long)s.last_read, (long long)t->lo, (long long)t->hi);
         t->lo = t->hi = s.last_read;
     }
 }
@@ -214,8 +214,9 @@ static inline void copy_tree(struct model *m, const char *from, const char *to)
 /* What a dying process can have left, and nobody refers to. */
 static inline void litter(struct model *m, const char *dir)
 {
-    static const char *const names[] = {"spool/99.part", "packs/00000000ffffffff.pack", "originals/ab",
-                                        "originals/ab/ab00000000000000000000000000000000000000000000000000000000000000"};
+    static const char *const names[] = {
+        "spool/99.part", "packs/00000000ffffffff.pack", "originals/ab",
+        "originals/ab/ab00000000000000000000000000000000000000000000000000000000000000"};
     char path[300];
     int fd;
 

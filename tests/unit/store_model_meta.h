@@ -28,15 +28,22 @@ static inline void op_link(struct model *m)
     o->linked[repo] = true;
 }
 
+/* A pin of the tag goes with it. */
+static inline void move_tag(struct model *m, int repo, int tag, struct manifest *mf)
+{
+    m->tags[repo][tag] = mf;
+    if (m->pins[repo][tag] != NULL)
+        m->pins[repo][tag] = mf;
+}
+
 static inline void op_manifest(struct model *m)
 {
-    static const char *const tags[] = {"a", "b", "c", "d", "latest"};
     struct manifest *mf = &m->manifests[pick(m, MANIFESTS)];
     int repo = (int)pick(m, REPOS);
     int tag = (int)pick(m, TAGS);
     bool tagged = pick(m, 3) != 0;
     struct store_manifest_put p = {.repo = m->repos[repo],
-                                   .tag = tagged ? tags[tag] : NULL,
+                                   .tag = tagged ? tag_name(tag) : NULL,
                                    .digest = mf->digest,
                                    .media_type = "application/vnd.oci.image.manifest.v1+json",
                                    .body = mf->body,
@@ -47,25 +54,25 @@ static inline void op_manifest(struct model *m)
 
     switch (pick(m, 4)) {
     case 0:
-        note(m, "drop tag %s", tags[tag]);
-        DO(m, store_tag_drop(m->f->st, m->repos[repo], tags[tag], &err));
+        note(m, "drop tag %s", tag_name(tag));
+        DO(m, store_tag_drop(m->f->st, m->repos[repo], tag_name(tag), &err));
         m->tags[repo][tag] = NULL;
         return;
     case 1:
         if (!mf->in_repo[repo])
             break;
-        note(m, "move tag %s", tags[tag]);
-        DO(m, store_tag_set(m->f->st, m->repos[repo], tags[tag], &mf->digest, &err));
-        m->tags[repo][tag] = mf;
+        note(m, "move tag %s", tag_name(tag));
+        DO(m, store_tag_set(m->f->st, m->repos[repo], tag_name(tag), &mf->digest, &err));
+        move_tag(m, repo, tag, mf);
         return;
     default:
         break;
     }
-    note(m, "manifest %d, tag %s", (int)(mf - m->manifests), tagged ? tags[tag] : "-");
+    note(m, "manifest %d, tag %s", (int)(mf - m->manifests), tagged ? tag_name(tag) : "-");
     DO(m, store_manifest_put(m->f->st, &p, &err));
     mf->known = mf->in_repo[repo] = true;
     if (tagged)
-        m->tags[repo][tag] = mf;
+        move_tag(m, repo, tag, mf);
 }
 
 static inline void op_view(struct model *m)
@@ -84,6 +91,18 @@ static inline void op_view(struct model *m)
     mf->has_view = true;
 }
 
+static inline void op_views_ready(struct model *m)
+{
+    struct manifest *mf = &m->manifests[pick(m, MANIFESTS)];
+    struct err err = ERR_INIT;
+
+    if (!mf->known)
+        return;
+    mf->ready = pick(m, 2) == 0;
+    note(m, "views of manifest %d are %sready", (int)(mf - m->manifests), mf->ready ? "" : "not ");
+    DO(m, store_manifest_set_views(m->f->st, &mf->digest, mf->ready ? VIEWS_READY : VIEWS_UNKNOWN, NULL, &err));
+}
+
 /* ---- checks ------------------------------------------------------------------------------------------------------------- */
 
 static inline void check_manifest(struct model *m, struct manifest *mf)
@@ -99,7 +118,8 @@ static inline void check_manifest(struct model *m, struct manifest *mf)
     store_manifest_release(&got);
     for (int i = 0; i < REPOS; i++) {
         DO(m, store_repo_has_manifest(m->f->st, m->repos[i], &mf->digest, &has, &err));
-        HOLD(m, has == mf->in_repo[i], "repository %d %s manifest %d", i, has ? "has" : "lacks", (int)(mf - m->manifests));
+        HOLD(m, has == mf->in_repo[i], "repository %d %s manifest %d", i, has ? "has" : "lacks",
+             (int)(mf - m->manifests));
     }
     expect_code(m, "store_view_get", store_view_get(m->f->st, &mf->digest, 1, &view, &err),
                 mf->has_view ? 0 : ERR_NOTFOUND, &err);
@@ -108,7 +128,6 @@ static inline void check_manifest(struct model *m, struct manifest *mf)
 
 static inline void check_tags(struct model *m)
 {
-    static const char *const tags[] = {"a", "b", "c", "d", "latest"};
     struct store_tag got;
 
     for (int i = 0; i < REPOS; i++) {
@@ -116,9 +135,10 @@ static inline void check_tags(struct model *m)
             const struct manifest *want = m->tags[i][k];
             struct err err = ERR_INIT;
 
-            expect_code(m, "store_tag_get", store_tag_get(m->f->st, m->repos[i], tags[k], &got, &err),
+            expect_code(m, "store_tag_get", store_tag_get(m->f->st, m->repos[i], tag_name(k), &got, &err),
                         want != NULL ? 0 : ERR_NOTFOUND, &err);
-            HOLD(m, want == NULL || digest_equal(&got.digest, &want->digest), "tag %s of %d leads elsewhere", tags[k], i);
+            HOLD(m, want == NULL || digest_equal(&got.digest, &want->digest), "tag %s of %d leads elsewhere",
+                 tag_name(k), i);
         }
     }
 }
@@ -147,14 +167,18 @@ static inline void check_look_up(struct model *m, const struct digest *d)
     else
         role = c != NULL ? ROLE_CANONICAL : o != NULL ? ROLE_ORIGINAL : ROLE_UNKNOWN, present = false;
     of = role == ROLE_CANONICAL ? c : role == ROLE_ZSTD ? z : o != NULL && o->canon == CANON_DONE ? o->content : NULL;
-    size = role == ROLE_CANONICAL ? c->t.len : role == ROLE_ZSTD ? z->frames->len : role == ROLE_ORIGINAL ? o->t.len : 0;
+    size = role == ROLE_CANONICAL  ? c->t.len
+           : role == ROLE_ZSTD     ? z->frames->len
+           : role == ROLE_ORIGINAL ? o->t.len
+                                   : 0;
     DO(m, store_blob_lookup(m->f->st, d, &got, &err));
     HOLD(m, got.role == role && got.present == present && got.size_bytes == size,
          "%s is role %d, present %d, %llu bytes, and not role %d, present %d, %llu bytes", digest_text(d).s, got.role,
          got.present, (unsigned long long)got.size_bytes, role, present, (unsigned long long)size);
     HOLD(m, got.has_canonical == (of != NULL), "%s has a canonical form, or has not", digest_text(d).s);
-    HOLD(m, of == NULL || (digest_equal(&got.canonical, &of->t.digest) && digest_equal(&got.zstd, &of->zdigest) &&
-                           got.canonical_present == of->t.present),
+    HOLD(m,
+         of == NULL || (digest_equal(&got.canonical, &of->t.digest) && digest_equal(&got.zstd, &of->zdigest) &&
+                        got.canonical_present == of->t.present),
          "the canonical form of %s", digest_text(d).s);
     HOLD(m, role != ROLE_ORIGINAL || got.canon == o->canon, "%s is canon %d", digest_text(d).s, got.canon);
 }

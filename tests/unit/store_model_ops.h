@@ -309,8 +309,8 @@ static inline void advance(struct model *m, struct reader *r, size_t max)
         HOLD(m, !r->must_fail, "the damage of %s was not seen", digest_text(&r->t->digest).s);
         m->reads++;
     } else {
-        HOLD(m, r->may_fail && (rc == ERR_CORRUPT || rc == ERR_NOTFOUND), "%s at %llu: %s", digest_text(&r->t->digest).s,
-             (unsigned long long)r->pos, err.msg);
+        HOLD(m, r->may_fail && (rc == ERR_CORRUPT || rc == ERR_NOTFOUND), "%s at %llu: %s",
+             digest_text(&r->t->digest).s, (unsigned long long)r->pos, err.msg);
     }
     close_reader(r);
 }
@@ -327,7 +327,8 @@ static inline bool open_reader(struct model *m, struct reader *r, struct thing *
     struct err err = ERR_INIT;
     int rc;
 
-    *r = (struct reader){.t = t, .want = form == LAYER_ZSTD && c != NULL && c->frames != NULL ? c->frames->data : t->data};
+    *r = (struct reader){.t = t,
+                         .want = form == LAYER_ZSTD && c != NULL && c->frames != NULL ? c->frames->data : t->data};
     rc = layer ? layer_open(m->f->st, &t->digest, form, off, len, &r->s, &err)
                : original_open(m->f->st, &t->digest, off, len, &r->s, &err);
     if (!t->present) {
@@ -335,7 +336,8 @@ static inline bool open_reader(struct model *m, struct reader *r, struct thing *
         return false;
     }
     if (rc < 0) {
-        HOLD(m, damaged && (rc == ERR_CORRUPT || rc == ERR_NOTFOUND), "open %s: %s", digest_text(&t->digest).s, err.msg);
+        HOLD(m, damaged && (rc == ERR_CORRUPT || rc == ERR_NOTFOUND), "open %s: %s", digest_text(&t->digest).s,
+             err.msg);
         return false;
     }
     r->pos = off < size ? off : size;
@@ -375,11 +377,20 @@ static inline void op_read(struct model *m)
 
 /* ---- taking away ---------------------------------------------------------------------------------------------------------------- */
 
-static inline int evict_thing(struct thing *t)
+static inline int evict_layer(struct model *m, struct content *c)
 {
-    if (t->leases > 0)
+    if (c->t.leases > 0 || layer_pinned(m, c))
         return ERR_BUSY;
-    t->present = false;
+    c->t.present = false;
+    return 0;
+}
+
+static inline int evict_original(struct original *o, bool pinned)
+{
+    if (o->t.leases > 0 || pinned)
+        return ERR_BUSY;
+    o->t.present = false;
+    o->wound = WHOLE;
     return 0;
 }
 
@@ -411,11 +422,9 @@ static inline void op_evict(struct model *m)
     if (o == NULL && c == NULL)
         want = ERR_NOTFOUND;
     if (c != NULL)
-        want = evict_thing(&c->t);
+        want = evict_layer(m, c);
     if (o != NULL && want == 0)
-        want = evict_thing(&o->t);
-    if (o != NULL && !o->t.present)
-        o->wound = WHOLE;
+        want = evict_original(o, pins_hold(m, o));
     expect_code(m, "store_evict", store_evict(m->f->st, &d, &err), want, &err);
     disturb(m);
 }
@@ -424,15 +433,14 @@ static inline void op_settle(struct model *m)
 {
     struct original *o = &m->originals[pick(m, ORIGINALS)];
     struct content *c = o->content;
-    bool goes = o->t.present && c != NULL && o->canon == CANON_DONE && c->t.present &&
-                (m->f->opt.originals == ORIGINALS_DROP || digest_equal(&o->t.digest, &c->t.digest));
+    bool same = c != NULL && digest_equal(&o->t.digest, &c->t.digest); /* no link is needed to know */
+    bool goes = o->t.present && c != NULL && c->t.present &&
+                (same || (o->canon == CANON_DONE && m->f->opt.originals == ORIGINALS_DROP));
     struct err err = ERR_INIT;
-    int want = goes ? evict_thing(&o->t) : 0;
+    int want = goes ? evict_original(o, false) : 0;
 
     note(m, "settle %d", original_no(m, o));
     expect_code(m, "store_settle_original", store_settle_original(m->f->st, &o->t.digest, &err), want, &err);
-    if (goes && want == 0)
-        o->wound = WHOLE;
 }
 
 static inline void readers_may_fail(struct model *m, const struct thing *t)
@@ -491,7 +499,7 @@ static inline void op_quota(struct model *m)
     uint64_t used = room_used(m->f->st);
 
     /* A few layers fit beside the catalog, or most of them. */
-    m->quota_bytes = pick(m, 3) == 0 ? WIDE_BYTES : catalog_disk_bytes(m->f->st) + 4 * MIB + pick(m, 20 * MIB);
+    m->quota_bytes = pick(m, 3) == 0 ? WIDE_BYTES : catalog_disk_bytes(m->f->st) + 2 * MIB + pick(m, 10 * MIB);
     note(m, "quota %llu of %llu used", (unsigned long long)m->quota_bytes, (unsigned long long)used);
     m->f->st->opt.quota_bytes = m->quota_bytes;
 }

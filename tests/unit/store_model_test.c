@@ -57,6 +57,7 @@ static void check_all(struct model *m, bool opened_just_now)
     for (int i = 0; i < MANIFESTS; i++)
         check_manifest(m, &m->manifests[i]);
     check_tags(m);
+    check_pins(m);
     check_pending(m);
     check_rows(m, opened_just_now);
     check_files(m, opened_just_now);
@@ -68,9 +69,10 @@ struct choice {
 };
 
 static const struct choice choices[] = {
-    {120, op_read},   {30, op_fill},         {8, op_abandoned_fill}, {40, op_layer}, {40, op_slow_layer}, {20, op_evict},
-    {10, op_settle},  {6, op_mark_lost},     {12, op_manifest},      {4, op_view},   {8, op_link},        {2, op_refuse},
-    {4, op_make_room}, {3, op_quota},        {6, op_damage},         {3, op_heal},   {1, op_reopen},      {1, op_crash},
+    {120, op_read},  {30, op_fill},     {8, op_abandoned_fill}, {40, op_layer}, {40, op_slow_layer}, {20, op_evict},
+    {10, op_settle}, {6, op_mark_lost}, {12, op_manifest},      {4, op_view},   {4, op_views_ready}, {3, op_pin},
+    {4, op_unpin},   {3, op_remove},    {8, op_link},           {2, op_refuse}, {4, op_make_room},   {3, op_quota},
+    {6, op_damage},  {3, op_heal},      {1, op_reopen},         {1, op_crash},
 };
 
 static void run_one(struct model *m)
