@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "store/files_internal.h"
+#include "store/gc.h"
 #include "store/meta.h"
 #include "tests/unit/store_layer_util.h"
 #include "transcode/codec.h"
@@ -13,7 +14,7 @@
 #define KIB UINT64_C(1024)
 #define MIB (UINT64_C(1) << 20)
 #define WIDE_BYTES (1024 * MIB) /* a quota that nothing is evicted for */
-#define OPEN_BYTES (64 * MIB)   /* a quota at open that gives the smallest packs */
+#define PACK_BYTES (512 * KIB)  /* small, so that there is always one to compact */
 #define SMALL_BYTES 65536       /* originals below stay longer */
 
 #define CONTENTS 24
@@ -112,11 +113,12 @@ struct model {
     struct writer writers[WRITERS];
     const struct content *fresh; /* was stored only after room had been made */
     struct spool *spool;         /* one that is being written across operations, or NULL */
+    struct store_gc *gc;         /* collecting goes on across operations; NULL: none */
     uint64_t quota_bytes;
     struct bad bad[BAD_MAX];
     size_t bad_count;
     uint64_t inflated_bytes; /* of files that were taken away behind the store's back */
-    uint64_t evicted_layers, evicted_originals, crashes, reads, fills, layers, damages, no_room;
+    uint64_t evicted_layers, evicted_originals, crashes, packs_compacted, reads, fills, layers, damages, no_room;
 };
 
 /* ---- randomness and words ---------------------------------------------------------------------------------------------- */

@@ -108,6 +108,7 @@ static inline void let_go(struct model *m)
     for (int i = 0; i < WRITERS; i++)
         layer_writer_abort(steal(&m->writers[i].w));
     spool_unref(steal(&m->spool));
+    store_gc_free(steal(&m->gc));
     sql_close(m->db);
     m->db = NULL;
 }
@@ -120,9 +121,10 @@ static inline void open_again(struct model *m)
 
     m->f->opt.originals = policies[pick(m, ARRAY_LEN(policies))];
     m->f->opt.zstd_level = (int)pick(m, 3) + 1;
-    m->f->opt.quota_bytes = OPEN_BYTES;
+    m->f->opt.quota_bytes = WIDE_BYTES;
     DO(m, store_open(&m->f->opt, &m->f->st, &err));
     m->f->st->opt.quota_bytes = m->quota_bytes;
+    m->f->st->packs->max_bytes = PACK_BYTES;
     m->inflated_bytes = 0;
     (void)snprintf(path, sizeof(path), "%s/catalog.db", m->f->dir);
     DO(m, sql_open(path, SQL_READ_ONLY, &m->db, &err));

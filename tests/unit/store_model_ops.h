@@ -516,3 +516,25 @@ static inline void op_make_room(struct model *m)
     }
     sync_presence(m, true);
 }
+
+/* A few steps, or all that are left. What is moved stays readable, also for those who read it just then. */
+static inline void op_gc(struct model *m)
+{
+    struct store_gc_progress progress = {.packs = 0};
+    struct err err = ERR_INIT;
+    uint64_t steps = pick(m, 2) == 0 ? 1 + pick(m, 4) : 10000;
+    bool more = true;
+
+    note(m, "collect");
+    if (m->gc == NULL)
+        DO(m, store_gc_new(m->f->st, pick(m, 4) == 0, &m->gc, &err));
+    for (uint64_t i = 0; more && i < steps; i++)
+        DO(m, store_gc_step(m->gc, &progress, &more, &err));
+    HOLD(m, steps < 10000 || !more, "collecting does not end");
+    sync_presence(m, true);
+    disturb(m); /* chunks that could not be moved are lost */
+    if (more)
+        return;
+    m->packs_compacted += progress.packs_done;
+    store_gc_free(steal(&m->gc));
+}

@@ -70,9 +70,9 @@ struct choice {
 
 static const struct choice choices[] = {
     {120, op_read},  {30, op_fill},     {8, op_abandoned_fill}, {40, op_layer}, {40, op_slow_layer}, {20, op_evict},
-    {10, op_settle}, {6, op_mark_lost}, {12, op_manifest},      {4, op_view},   {4, op_views_ready}, {3, op_pin},
-    {4, op_unpin},   {3, op_remove},    {8, op_link},           {2, op_refuse}, {4, op_make_room},   {3, op_quota},
-    {6, op_damage},  {3, op_heal},      {1, op_reopen},         {1, op_crash},
+    {10, op_settle}, {6, op_mark_lost}, {12, op_manifest},      {4, op_view},   {4, op_views_ready}, {6, op_gc},
+    {3, op_pin},     {4, op_unpin},     {3, op_remove},         {8, op_link},   {2, op_refuse},      {4, op_make_room},
+    {3, op_quota},   {6, op_damage},    {3, op_heal},           {1, op_reopen}, {1, op_crash},
 };
 
 static void run_one(struct model *m)
@@ -127,10 +127,11 @@ static void test_model(void **state)
     let_go(m);
     fprintf(stderr,
             "fills %llu, layers %llu, reads %llu, evicted %llu layers and %llu originals, no room %llu, damages %llu,"
-            " crashes %llu\n",
+            " crashes %llu, packs compacted %llu\n",
             (unsigned long long)m->fills, (unsigned long long)m->layers, (unsigned long long)m->reads,
             (unsigned long long)m->evicted_layers, (unsigned long long)m->evicted_originals,
-            (unsigned long long)m->no_room, (unsigned long long)m->damages, (unsigned long long)m->crashes);
+            (unsigned long long)m->no_room, (unsigned long long)m->damages, (unsigned long long)m->crashes,
+            (unsigned long long)m->packs_compacted);
     free_universe(m);
     free(m);
 }
