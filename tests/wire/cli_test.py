@@ -14,8 +14,8 @@ import images
 from recask import BINARY, request
 from runner import equal, main, until
 
-COMMANDS = ["serve", "ls", "inspect", "pin", "unpin", "rm", "stats", "config", "version"]
-LATER = ["pull", "gc", "scrub", "export", "import", "sync", "client-config"]
+COMMANDS = ["serve", "ls", "inspect", "pin", "unpin", "rm", "gc", "scrub", "stats", "config", "fsck", "version"]
+LATER = ["pull", "export", "import", "sync", "client-config"]
 
 
 def run(*args, env=None, timeout=60):
