@@ -6,10 +6,8 @@ Cases 81, 82.
 """
 import json
 import os
-import random
 import re
 import threading
-import time
 
 import images
 from mock import sha256
@@ -73,63 +71,64 @@ def test_nothing_to_do(t):
     equal((last["running"], last["gc"]["last_end"] is not None), ("", True))
 
 
-def test_gives_back(t):
-    """81, 82: most of a pack goes; what is left stays right while clients read it, and the scrub finds nothing."""
-    r = t.recask("--quota", "200MiB", "--maintenance-rate", "0")
-    all_images = pulled(t, r, range(24))
-    kept = all_images[::8]
+def riddled(t, r):
+    """A store with a full pack of which every second frame, each smaller than a block, is dead after drop(): holes cannot be
+    punched there. Returns the image that is to go and the one that stays."""
+    files = [(str(n), images.noise(n, 3_500) + bytes(62_500)) for n in range(1_400)]
+    goes = images.Image([images.tar_of(files)]).push(t.up, REPO, "goes")
+    stays = images.Image([images.tar_of(files[::2])]).push(t.up, REPO, "stays")
+    for tag, image in (("goes", goes), ("stays", stays)):
+        r.pull(REPO, image, tag)
+        r.wait_jobs(timeout=240)
+    return goes, stays
+
+
+def test_compacts(t):
+    """81, 82: half of a pack goes; what is left stays right while clients read it, and the scrub finds nothing."""
+    r = t.recask("--quota", "64MiB", "--maintenance-rate", "0")
+    goes, stays = riddled(t, r)
     before = disk(r)
     over = threading.Event()
 
-    def client(seed):
-        pick = random.Random(seed)
+    def client():
         while not over.is_set():
-            image = pick.choice(kept)
-            equal(sha256(r.blob(REPO, image.layers[0].diff_id).body), image.layers[0].diff_id)
+            equal(r.blob(REPO, stays.layers[0].diff_id).body == stays.layers[0].tar, True)
 
     clients = Clients()
-    for seed in range(3):
-        clients.run(client, seed)
+    for _ in range(2):
+        clients.run(client)
     try:
-        for n, image in enumerate(all_images):
-            if n % 8:
-                drop(r, image)
-        for _ in range(3):
-            gc(r)
+        drop(r, goes)
+        moved = [gc(r) for _ in range(3)]
     finally:
         over.set()
     clients.join()
+    equal(sum(p["packs_done"] for p in moved) > 0, True, str(moved))
+    equal(sum(p["moved_bytes"] for p in moved) > 1_000_000, True, str(moved))
     clean(r)
-    equal(disk(r) < before * 2 // 3, True, f"{disk(r)} of {before} bytes")
-    for image in kept:
-        whole(r, image, str(all_images.index(image)))
+    equal(disk(r) < before * 3 // 4, True, f"{disk(r)} of {before} bytes")
     r.restart()
     clean(r)
-    for n, image in enumerate(all_images):  # what went is fetched again
-        whole(r, image, str(n))
+    whole(r, stays, "stays")
+    whole(r, goes, "goes")  # fetched again
 
 
 def test_by_itself(t):
-    """82: when most of what packs hold has gone, recask collects it without being told."""
-    r = t.recask("--quota", "80MiB", "--maintenance-rate", "0")  # packs of 5 MiB
-    all_images = pulled(t, r, range(16), 1_200_000)
-    before = disk(r)
-    for n, image in enumerate(all_images):
-        if n % 4:
-            drop(r, image)
+    """82: the same without being told, soon after something was stored."""
+    r = t.recask("--quota", "64MiB", "--maintenance-rate", "0")
+    goes, stays = riddled(t, r)
+    drop(r, goes)
     more = iter(range(1000, 2000))
 
     def collected():
-        pulled(t, r, [next(more)], 20_000)  # it looks when something was stored
-        time.sleep(0.2)
+        pulled(t, r, [next(more)], 20_000)
         return re.search(r"ev=gc.end .*packs=[1-9]", r.log()) is not None
 
-    until(collected, "a collection", 60)
-    equal(request(r.admin, "GET", "/api/v1/maintenance").json()["last"]["gc"]["by_itself"], True)
-    equal(disk(r) < before, True)
+    until(collected, "a collection", 90)
+    last = request(r.admin, "GET", "/api/v1/maintenance").json()["last"]["gc"]
+    equal((last["by_itself"], last["gc"]["freed_bytes"] > 0), (True, True))
     clean(r)
-    for n in range(0, 16, 4):
-        whole(r, all_images[n], str(n))
+    whole(r, stays, "stays")
 
 
 if __name__ == "__main__":
