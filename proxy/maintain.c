@@ -51,6 +51,8 @@ static void log_end(const struct maintain_run *r)
     enum log_level level =
         r->state == MAINTAIN_FAILED || (r->task == MAINTAIN_SCRUB && s->bad > s->repaired) ? LOG_WARN : LOG_INFO;
 
+    if (r->task == MAINTAIN_GC && r->by_itself && level == LOG_INFO && r->gc.packs_done == 0)
+        level = LOG_DEBUG; /* it has counted what packs hold: nothing that anybody must know of */
     if (r->task == MAINTAIN_GC)
         log_event(level, "gc.end",
                   "id=%" PRIu64 " state=%s evicted=%" PRIu64 " evicted_bytes=%" PRIu64 " packs=%" PRIu64
@@ -199,8 +201,9 @@ static int open_task(struct maintain *m, const struct maintain_run *r, struct er
 
     m->next_us = 0;
     m->paced_bytes = 0;
-    log_event(LOG_INFO, r->task == MAINTAIN_GC ? "gc.begin" : "store.scrub.begin",
-              "id=%" PRIu64 " repair=%d by_itself=%d", r->id, r->repair, r->by_itself);
+    log_event(r->task == MAINTAIN_GC && r->by_itself ? LOG_DEBUG : LOG_INFO,
+              r->task == MAINTAIN_GC ? "gc.begin" : "store.scrub.begin", "id=%" PRIu64 " repair=%d by_itself=%d", r->id,
+              r->repair, r->by_itself);
     if (r->task == MAINTAIN_GC)
         return store_gc_new(m->p->store, !r->by_itself, &m->gc, err);
     TRY(store_scrub_new(m->p->store, &scrub, err));

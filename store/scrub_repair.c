@@ -11,7 +11,9 @@
 #include "store/pack_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SOURCE_NAME_BYTES 256
@@ -214,28 +216,32 @@ static int fix_stray(struct store *st, const struct scrub_finding *f, struct err
 }
 
 /* 1 when the statement has a row. */
-static int any_row(struct sql_db *db, const char *literal, const struct scrub_finding *f, struct err *err)
+static int any_row(struct sql_db *db, const char *literal, int64_t first, int64_t second, struct err *err)
 {
     CLEANUP(sql_done) struct sql_query q = SQL_QUERY_INIT;
 
     TRY(sql_query(db, &q, literal, err));
-    sql_bind_int(&q, 1, f->pack);
-    sql_bind_int(&q, 2, (int64_t)f->off);
+    sql_bind_int(&q, 1, first);
+    sql_bind_int(&q, 2, second);
     return sql_step(&q, err);
 }
 
-/* No row names a frame behind the file's end any more, so nothing is wrong with it. A missing pack is forgotten. */
+/* No row names a frame behind the file's end any more, so nothing is wrong with it: it may have grown since. A missing pack
+ * is forgotten. */
 static int fix_pack(struct store *st, const struct scrub_finding *f, struct err *err)
 {
     CLEANUP(catalog_abort) struct catalog_tx tx = CATALOG_TX_INIT;
+    struct stat sb;
+    bool there = fstatat(st->packs_fd, pack_name(f->pack).s, &sb, AT_SYMLINK_NOFOLLOW) == 0;
+    int64_t bytes = there ? (int64_t)sb.st_size : 0;
     int rc;
 
     TRY(catalog_begin(st, &tx, err));
-    TRY(rc = any_row(tx.db, "SELECT 1 FROM chunk WHERE pack_id = ?1 AND off + len > ?2 LIMIT 1", f, err));
+    TRY(rc = any_row(tx.db, "SELECT 1 FROM chunk WHERE pack_id = ?1 AND off + len > ?2 LIMIT 1", f->pack, bytes, err));
     if (rc == SQL_ROW)
         return err_set(err, ERR_BUSY, "packs/%s: layers still name frames of it", pack_name(f->pack).s);
-    if (f->off == 0)
-        TRY(rc = any_row(tx.db, "DELETE FROM pack WHERE id = ?1 AND ?2 = 0", f, err));
+    if (!there)
+        TRY(rc = any_row(tx.db, "DELETE FROM pack WHERE id = ?1 AND ?2 = 0", f->pack, 0, err));
     return catalog_commit(&tx, err);
 }
 

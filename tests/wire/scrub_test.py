@@ -323,7 +323,10 @@ def admin(r, method, path):
 
 def test_one_at_a_time(t):
     """A slow scrub: a second start is 409, a second command joins it, gc waits, TCP cannot start one, a stop ends it."""
-    r, _ = pulled(t, **{"--maintenance-rate": "100KiB"})
+    image = images.small_image(3, layers=3, size=2_000_000).push(t.up, REPO, "1")  # more than one step's worth
+    r = t.recask("--maintenance-rate", "100KiB")
+    r.pull(REPO, image, "1")
+    r.wait_jobs()
     answer = admin(r, "POST", "/api/v1/scrub")
     equal(answer.status, 200)
     equal(admin(r, "POST", "/api/v1/scrub").status, 409)
@@ -335,7 +338,8 @@ def test_one_at_a_time(t):
     equal((now["running"]["task"], now["running"]["id"], now["rate_bytes_s"]), ("scrub", answer.json()["id"], 102400))
     equal(r.stats()["jobs"]["pending"], 0)  # periodic work is none that anybody waits for
     waiting = subprocess.Popen([recask_module.BINARY, "scrub", "--store", r.store], stderr=subprocess.PIPE, text=True)
-    equal("joining it" in waiting.stderr.readline(), True)
+    told = waiting.stderr.readline()
+    equal("joining it" in told, True, told)
     waiting.send_signal(2)
     equal((waiting.wait(20), "goes on in the server" in waiting.stderr.read()), (1, True))
     waiting.stderr.close()
