@@ -36,12 +36,12 @@ const struct command cmd_gc = {
     .name = "gc",
     .synopsis = "[--json] [--store DIR]",
     .summary = "give room back now: evict down to the low mark, compact what is mostly dead",
-    .details = "Recask does this by itself when room is needed; nothing has to be scheduled. What is pinned or being\n"
-               "read stays, and everything that was published stays answerable. It goes on while clients pull, no\n"
-               "faster than maintenance.rate.\n"
+    .details = "Recask does this by itself when room is needed; nothing has to be scheduled. What is pinned or\n"
+               "being read stays, and everything that was published stays answerable. It goes on while clients\n"
+               "pull, no faster than maintenance.rate.\n"
                "\n"
-               "When one is running already, this joins it. Ctrl-C stops the waiting, not the work. --json prints one\n"
-               "object at the end: what the admin API has under /api/v1/maintenance.\n",
+               "When one is running already, this joins it. Ctrl-C stops the waiting, not the work. --json prints\n"
+               "one object at the end: what the admin API has under /api/v1/maintenance.\n",
     .flags = cli_change_flags,
     .run = run,
 };

@@ -288,6 +288,13 @@ static int write_record(struct pack *p, uint64_t off, const struct pack_header *
     return fs_pwrite_all(p->fd, h, sizeof(h), off, name.s, err);
 }
 
+static void complete(struct pack *p, uint64_t end)
+{
+    p->completed++;
+    if (end > p->completed_end)
+        p->completed_end = end;
+}
+
 int pack_append(struct packs *ps, enum pack_record type, const struct digest *key, const struct pack_meta *meta,
                 const void *payload, size_t len, struct pack_loc *out, struct err *err)
 {
@@ -314,7 +321,7 @@ int pack_append(struct packs *ps, enum pack_record type, const struct digest *ke
     if (p->sync_failed)
         rc = sync_lost(p, err);
     else
-        p->completed++;
+        complete(p, off + need);
     p->appending--;
     p->users--;
     mark_stale(ps, p);
@@ -338,7 +345,7 @@ static void give_up_tail(struct pack *p)
 /* One thread syncs a pack, the others that need it wait: a group commit. With the lock held, which it lets go of. */
 static int sync_one(struct packs *ps, struct pack *p, struct err *err)
 {
-    uint64_t covers = p->completed;
+    uint64_t covers = p->completed, covers_completed = p->completed_end;
     uint64_t covers_end = p->appending > 0 ? p->appending_from : p->end;
     bool sync_dir = !p->dir_synced;
     int rc;
@@ -354,6 +361,7 @@ static int sync_one(struct packs *ps, struct pack *p, struct err *err)
     p->syncing = false;
     if (rc == 0) {
         p->synced = covers;
+        p->synced_end = covers_completed;
         if (covers_end > p->durable_end)
             p->durable_end = covers_end;
         p->dir_synced = true;
@@ -478,6 +486,7 @@ uint64_t pack_end(struct packs *ps, int64_t pack)
     return end;
 }
 
+/* What is not durable may be another writer's, and must not be said to be there. */
 int packs_unrecorded(struct packs *ps, struct pack_extent **out, size_t *out_count, struct err *err)
 {
     size_t count = 0;
@@ -486,12 +495,12 @@ int packs_unrecorded(struct packs *ps, struct pack_extent **out, size_t *out_cou
     *out_count = 0;
     lock_take(&ps->lock);
     for (size_t i = 0; i < ps->count; i++)
-        count += ps->items[i]->known && ps->items[i]->end > ps->items[i]->recorded;
+        count += ps->items[i]->known && ps->items[i]->synced_end > ps->items[i]->recorded;
     if (count > 0)
         *out = malloc(count * sizeof(**out));
     for (size_t i = 0; *out != NULL && i < ps->count; i++)
-        if (ps->items[i]->known && ps->items[i]->end > ps->items[i]->recorded)
-            (*out)[(*out_count)++] = (struct pack_extent){.pack = ps->items[i]->id, .end = ps->items[i]->end};
+        if (ps->items[i]->known && ps->items[i]->synced_end > ps->items[i]->recorded)
+            (*out)[(*out_count)++] = (struct pack_extent){.pack = ps->items[i]->id, .end = ps->items[i]->synced_end};
     lock_give(&ps->lock);
     return count > 0 && *out == NULL ? err_nomem(err, count * sizeof(**out)) : 0;
 }

@@ -84,7 +84,7 @@ bool packs_can_punch(struct packs *ps);
 /* Size to record in the catalog: the end of the last byte appended to this pack. */
 uint64_t pack_end(struct packs *ps, int64_t pack);
 
-/* Ends that the catalog does not know yet. catalog_begin() writes them down, with the rows that point below them. */
+/* Durable ends that the catalog does not know yet. catalog_begin() writes them down, with the rows that point below them. */
 struct pack_extent {
     int64_t pack;
     uint64_t end;

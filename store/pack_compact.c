@@ -57,7 +57,7 @@ static int64_t settled_below(const struct packs *ps)
 static bool is_idle(const struct pack *p, int64_t settled, int64_t now_ms)
 {
     return p->known && p->id < settled && p->appending == 0 && !p->syncing && !p->sync_failed &&
-           p->synced == p->completed && p->recorded >= p->end && now_ms >= p->aside_until;
+           p->synced == p->completed && p->recorded >= p->synced_end && now_ms >= p->aside_until;
 }
 
 int packs_list(struct packs *ps, struct pack_info **out, size_t *out_count, struct err *err)

@@ -87,8 +87,9 @@ struct pack {
     uint64_t end;      /* where the next record begins */
     uint64_t recorded; /* the end that the catalog knows */
     uint64_t seed;
-    uint64_t completed, synced; /* appends that returned, appends that are durable */
-    uint64_t durable_end;       /* all below it is; once sync_failed nothing behind it ever is */
+    uint64_t completed, synced;         /* appends that returned, appends that are durable */
+    uint64_t completed_end, synced_end; /* of the last of either */
+    uint64_t durable_end;               /* all below it is; once sync_failed nothing behind it ever is */
     bool syncing, sync_failed, dir_synced;
     bool known;              /* to the catalog, or made by this process */
     bool appendable;         /* its header was read and is good */

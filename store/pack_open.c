@@ -104,7 +104,7 @@ static int trim_locked(struct packs *ps, struct pack *p, uint64_t committed_end,
     }
     /* A file shorter than its committed end has lost what lies between: the reads will tell. Appends go behind. */
     p->end = p->durable_end = pack_align(committed_end);
-    p->recorded = committed_end;
+    p->recorded = p->completed_end = p->synced_end = committed_end;
     if (ps->active == NULL || ps->active->id < p->id)
         ps->active = p;
     return 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL and power cuts at random moments, while six clients pull and the quota evicts; one store lives through all of it.
+"""SIGKILL and power cuts at random moments, while six clients pull, the quota evicts and packs are compacted; one store lives through all of it.
 
 After each: no row points at bytes that are not there, nothing is left over, and what clients had got whole was right and is
 still to be had. RECASK_CRASH_MOMENTS=N kills so often (default 40, fewer under sanitizers), RECASK_CRASH_SEED=N otherwise.
@@ -18,7 +18,7 @@ from runner import Clients, equal, main
 from storecheck import DAMAGE, Given, bytes_behind_rows, patient_blob, whole_store
 
 AGENTS = ["docker/28.5.2", "x", "docker/20.10.24", "containerd/2.1.4"]
-QUOTA = "12MiB"
+QUOTA = "8MiB"
 CLIENTS = 6
 
 
@@ -48,6 +48,10 @@ def client(t, r, given, pick, count):
                     equal(answer.body == layer.tar, True, "a canonical layer")
             elif how < 0.3:
                 t.pushed[n].push(t.up, "moving/app", f"v{n % 2}")
+            elif how < 0.32:
+                r.collect()
+            elif how < 0.33:  # no more than two at a time: an eighth of the quota
+                r.change(f"/api/v1/{pick.choice(['pin', 'unpin'])}?ref=r/{n % 2}:1")
             elif how < 0.35:
                 r.evict(pick.choice(t.pushed[n].layers).diff_id)
             else:
@@ -89,7 +93,7 @@ def settle(r, given, pick):
     r.start()
     equal(r.files("spool"), {})
     given.check(r, pick, 12)
-    r.wait_jobs()  # one that is broken off leaves a tail in its pack until the next start
+    r.wait_idle()  # what is broken off leaves a tail in its pack until the next start
     r.stop()
     whole_store(r.store)
 
@@ -116,7 +120,7 @@ def test_random_moments(t):
         given.pull(r, f"r/{n}", "1", AGENTS[0])
         for layer in image.layers:
             equal(sha256(patient_blob(r, f"r/{n}", layer.digest).body), layer.digest)
-    r.wait_jobs()
+    r.wait_idle()
     evictions = r.stats()["store"]["evictions"]
     equal(evictions > 0, True, "evictions")
     r.stop()

@@ -52,7 +52,7 @@ class Scenario:
         return Recask(directory, [self.t.up.url], ["--tag-ttl", "0s", "--quota", QUOTA], env)
 
     def work(self, r, given):
-        """Fills, canonical forms, views, tags, evictions; ends early when recask does."""
+        """Fills, canonical forms, views, tags, evictions, pins, collecting; ends early when recask does."""
         try:
             for n in range(len(self.images)):
                 given.pull(r, f"r/{n}", "1", AGENTS[n % 3])
@@ -64,8 +64,12 @@ class Scenario:
             for layer in self.images[3].layers:
                 r.evict(layer.diff_id)
             r.wait_jobs()
+            r.change("/api/v1/pin?ref=r/1:1")
             given.pull(r, "r/3", "1", AGENTS[2])
-            r.wait_jobs()
+            r.collect()
+            r.wait_idle()
+            r.change("/api/v1/unpin?ref=r/1:1")
+            r.change("/api/v1/rm?ref=moved/app:v1")
             r.process.terminate()
             if r.process.wait(30) == 0:
                 r.stop()
@@ -114,7 +118,7 @@ class Scenario:
         before = os.path.getsize(log)
         r = self.start({}, directory)
         equal(r.files("spool"), {})
-        r.wait_jobs()  # one that is broken off leaves a tail in its pack until the next start
+        r.wait_idle()  # what is broken off leaves a tail in its pack until the next start
         r.stop()
         whole_store(r.store)
         r.start()
@@ -125,7 +129,7 @@ class Scenario:
         r.wait_jobs()
         r.evict(self.extra.layers[0].diff_id)
         given.pull(r, "r/extra", "1", AGENTS[0])
-        r.wait_jobs()
+        r.wait_idle()
         r.stop()
         whole_store(r.store)
         with open(log, encoding="utf-8", errors="replace") as file:

@@ -326,6 +326,24 @@ class Recask:
                 raise AssertionError(f"jobs do not end: {stats}")
             time.sleep(0.03)
 
+    def change(self, path):
+        """POST where things may be changed: the Unix socket."""
+        return request(os.path.join(self.store, "admin.sock"), "POST", path)
+
+    def collect(self):
+        """recask gc; 409: one is running."""
+        answer = self.change("/api/v1/gc")
+        if answer.status not in (200, 202, 409):
+            raise AssertionError(f"gc: {answer} {answer.body!r}")
+
+    def wait_idle(self, timeout=60):
+        """Until no job, no scrub and no collecting is left."""
+        end = time.monotonic() + timeout
+        while self.wait_jobs(timeout) and request(self.admin, "GET", "/api/v1/maintenance").json()["running"] is not None:
+            if time.monotonic() > end:
+                raise AssertionError("maintenance does not end")
+            time.sleep(0.03)
+
     # ---- what the system says of it -----------------------------------------------------------------------------
 
     def fds(self):

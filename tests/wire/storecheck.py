@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
 import tempfile
 import time
 
@@ -172,7 +173,11 @@ def bytes_behind_rows(store):
 
 
 def whole_store(store):
+    """Of a store that nobody has open; and recask says so itself."""
     _check(store, True)
+    said = subprocess.run([os.environ["RECASK_BIN"], "fsck", "--read", "--store", store], capture_output=True, text=True, check=False)
+    if said.returncode != 0:
+        fail(store, f"fsck: {said.stdout}{said.stderr}")
 
 
 def patient_blob(r, repo, digest):
