@@ -40,8 +40,8 @@ const struct command cmd_gc = {
                "being read stays, and everything that was published stays answerable. It goes on while clients\n"
                "pull, no faster than maintenance.rate.\n"
                "\n"
-               "When one is running already, this joins it. Ctrl-C stops the waiting, not the work. --json prints\n"
-               "one object at the end: what the admin API has under /api/v1/maintenance.\n",
+               "When one is running already, this joins it. Ctrl-C stops the waiting, not the work. --json\n"
+               "prints one object at the end: what the admin API has under /api/v1/maintenance.\n",
     .flags = cli_change_flags,
     .run = run,
 };

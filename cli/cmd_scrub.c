@@ -83,18 +83,18 @@ const struct command cmd_scrub = {
     .name = "scrub",
     .synopsis = "[--repair] [--json] [--store DIR]",
     .summary = "read all that is stored and find what is damaged",
-    .details =
-        "Every frame, layer, original and manifest is hashed and compared with its digest, and the catalog\n"
-        "with itself and with the files. It goes on while clients pull, no faster than maintenance.rate,\n"
-        "and is no client's read. Recask does this by itself, with repairs, every scrub.every.\n"
-        "\n"
-        "--repair: what is damaged is taken out of use and written again, byte by byte as it was. Where that\n"
-        "cannot be (another zstd since), the zstd digests built on it are retired, and the log says so. What\n"
-        "cannot be had again is named, and is served to nobody.\n"
-        "\n"
-        "When one is running already, this joins it. Ctrl-C stops the waiting, not the work. --json prints\n"
-        "one object at the end: what the admin API has under /api/v1/maintenance. Exit status: 0 when\n"
-        "nothing is damaged any more, 1 when something is.\n",
+    .details = "Every frame, layer, original and manifest is hashed and compared with its digest, and the\n"
+               "catalog with itself and with the files. It goes on while clients pull, no faster than\n"
+               "maintenance.rate, and is no client's read. Recask does this by itself, with repairs, every\n"
+               "scrub.every.\n"
+               "\n"
+               "--repair: what is damaged is taken out of use and written again, byte by byte as it was. Where\n"
+               "that cannot be (another zstd since), the zstd digests built on it are retired, and the log says\n"
+               "so. What cannot be had again is named, and is served to nobody.\n"
+               "\n"
+               "When one is running already, this joins it. Ctrl-C stops the waiting, not the work. --json\n"
+               "prints one object at the end: what the admin API has under /api/v1/maintenance. Exit status: 0\n"
+               "when nothing is damaged any more, 1 when something is.\n",
     .flags = flags,
     .run = run,
 };

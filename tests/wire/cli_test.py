@@ -81,6 +81,25 @@ def test_help(t):
         assert key in run("config", "--help").stdout, key
 
 
+def test_maintenance(t):
+    """gc and scrub: a short table, one JSON object with --json, and a plain word when nobody runs there."""
+    r = t.recask("--scrub-every", "0s")
+    for words, lines in ((["gc"], ["evicted    0 things", "compacted  0 packs"]),
+                         (["scrub"], ["checked   0 B", "found     0", "repaired  0"]),
+                         (["scrub", "--repair"], ["checked   0 B", "found     0", "repaired  0"])):
+        done = run(*words, "--store", r.store)
+        equal((done.returncode, done.stderr), (0, ""))
+        for line in lines:
+            assert line in done.stdout, done.stdout
+        answer = json.loads(run(*words, "--json", "--store", r.store).stdout)
+        equal((answer["running"], answer["last"][words[0]]["state"], answer["scrub_due"]), (None, "done", None))
+    r.stop()
+    for words in (["gc"], ["scrub"]):
+        done = run(*words, "--store", r.store)
+        equal((done.returncode, done.stdout), (1, ""))
+        assert "no recask is running" in done.stderr, done.stderr
+
+
 def test_version(t):
     done = run("version")
     equal((done.returncode, done.stdout.split()[0]), (0, "recask"))
