@@ -158,11 +158,10 @@ const struct command cmd_fsck = {
     .name = "fsck",
     .synopsis = "[--rebuild | --read] [--store DIR] [--json]",
     .summary = "check a store that no instance is using, or make its catalog anew",
-    .details =
-        "Prints one line for all that is wrong, and a closing line. Exit status 0: nothing is. A check changes\n"
-        "nothing. --rebuild is for a catalog.db that is lost or damaged: it reads all of the store, and what is\n"
-        "damaged beyond that is left out, so that it is fetched again when a client asks for it.\n"
-        "\"recask scrub\" looks at the bytes while an instance runs, and mends what it can.\n",
+    .details = "Prints one line for all that is wrong, and a closing line. Exit status 0: nothing is. A check\n"
+               "changes nothing. --rebuild is for a catalog.db that is lost or damaged: it reads all of the\n"
+               "store, and what is damaged beyond that is left out, so that it is fetched again when a client\n"
+               "asks for it. \"recask scrub\" looks at the bytes while an instance runs, and mends what it can.\n",
     .flags = flags,
     .run = run,
 };
