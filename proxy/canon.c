@@ -99,11 +99,13 @@ static void failed(struct canon_job *c, const struct err *e)
     case ERR_FORMAT:
     case ERR_LIMIT:
     case ERR_UNSUPPORTED:
+        if (!c->reading)
+            break;
         refuse(c, e->msg);
         return;
     case ERR_CORRUPT:
     case ERR_NOTFOUND:
-        if (settle_damage(c, e))
+        if (c->reading && settle_damage(c, e))
             return;
         break;
     case ERR_BUSY:
@@ -129,10 +131,12 @@ static int open_job(struct canon_job *c, struct err *err)
     struct store_blob blob;
     bool config;
 
+    c->reading = false;
     TRY(store_blob_lookup(p->store, &c->digest, &blob, err));
     if (blob.role != ROLE_ORIGINAL || !blob.present || blob.canonical_present || blob.canon == CANON_REFUSED)
         return STEP_EOF;
     TRY(store_is_config(p->store, &c->digest, &config, err));
+    c->reading = true;
     if (config)
         return err_set(err, ERR_UNSUPPORTED, "an image config");
     if (!c->buffer)
@@ -141,6 +145,7 @@ static int open_job(struct canon_job *c, struct err *err)
         return err_nomem(err, BUFFER_BYTES);
     TRY(original_open_quietly(p->store, &c->digest, &raw, err));
     TRY(source_decoded_new(&raw, p->opt.max_layer_bytes, p->opt.max_ratio, &c->source, err));
+    c->reading = false;
     c->start_ms = clock_mono_ms();
     return layer_writer_open(p->store, &c->digest, &c->writer, err);
 }
@@ -172,9 +177,11 @@ static int slice(struct canon_job *c, struct err *err)
     }
     while (moved < SLICE_BYTES && clock_mono_ms() < until_ms) {
         size_t got = 0;
+        c->reading = true;
         int rc = source_read(c->source, c->buffer, BUFFER_BYTES, &got, err);
         if (rc < 0)
             return rc;
+        c->reading = false;
         TRY(layer_writer_put(c->writer, c->buffer, got, err));
         if (rc == STEP_EOF)
             return commit(c, err);

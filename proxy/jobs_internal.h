@@ -20,6 +20,7 @@ struct canon_job {
     /* the run's own */
     struct source *source; /* decoded bytes */
     struct layer_writer *writer;
+    bool reading; /* what fails now is the original's fault, or its file's; else the store's */
     bool committed;
     struct timer timer;
     void *buffer;

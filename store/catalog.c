@@ -146,11 +146,9 @@ static int record_extents(struct catalog_tx *tx, struct err *err)
 
     if (tx->extent_count == 0)
         return 0;
-    /* max(): another transaction may have recorded a later end since ours was taken, and compaction may have removed the
-     * pack. The one with the highest id it never removes. */
+    /* max(): another transaction may have recorded a later end since ours was taken. */
     TRY(sql_query(tx->db, &q,
-                  "INSERT INTO pack (id, end) SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM pack WHERE id = ?1)"
-                  " OR ?1 > (SELECT coalesce(max(id), 0) FROM pack)"
+                  "INSERT INTO pack (id, end) VALUES (?1, ?2)"
                   " ON CONFLICT (id) DO UPDATE SET end = max(end, excluded.end)",
                   err));
     for (size_t i = 0; i < tx->extent_count; i++) {
@@ -177,6 +175,22 @@ static int first_statements(struct catalog_tx *tx, struct err *err)
     return leases_write_reads(tx->st->leases, tx->db, false, err);
 }
 
+/* Takes the writer's lock. The ends are asked for before it, since the packs' lock has the lower rank; and again when
+ * compaction has removed a pack meanwhile, whose row they would bring back. */
+static int lock_with_extents(struct store *st, struct catalog_tx *tx, struct err *err)
+{
+    for (;;) {
+        uint64_t removals = atomic_load(&st->pack_removals);
+
+        TRY(packs_unrecorded(st->packs, &tx->extents, &tx->extent_count, err));
+        lock_take(&st->catalog->writer_lock);
+        if (removals == atomic_load(&st->pack_removals))
+            return 0;
+        lock_give(&st->catalog->writer_lock);
+        free(steal(&tx->extents));
+    }
+}
+
 int catalog_begin(struct store *st, struct catalog_tx *tx, struct err *err)
 {
     struct catalog *c = st->catalog;
@@ -184,9 +198,7 @@ int catalog_begin(struct store *st, struct catalog_tx *tx, struct err *err)
 
     REQUIRE(tx->st == NULL);
     *tx = (struct catalog_tx){.db = c->writer};
-    /* Before RANK_DB: the packs' lock has the lower rank. */
-    TRY(packs_unrecorded(st->packs, &tx->extents, &tx->extent_count, err));
-    lock_take(&c->writer_lock);
+    TRY(lock_with_extents(st, tx, err));
     tx->st = st;
     rc = begin(tx->db, "BEGIN IMMEDIATE", err);
     if (rc < 0) {

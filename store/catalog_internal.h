@@ -53,6 +53,7 @@ struct store {
     struct lock files_lock;                  /* RANK_STORE: renames and removals of originals, with their accounting */
     atomic_uint_fast64_t generation;         /* of the catalog: counts commits */
     atomic_int_fast64_t pins_warned_ms;      /* when the log was told that pins fill the quota */
+    atomic_uint_fast64_t pack_removals;      /* rows of packs deleted; changes under the writer's lock */
     atomic_uint_fast64_t spool_seq;          /* names of spool files */
     atomic_int_fast64_t original_disk_bytes; /* blocks of all files in originals/ */
 };

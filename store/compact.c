@@ -472,6 +472,7 @@ static int end_pack(struct store *st, struct compactor *c, bool *out_done, struc
     TRY(has_frames(tx.db, c->pack.id, &left, err));
     if (left)
         return 0;
+    (void)atomic_fetch_add(&st->pack_removals, 1);
     TRY(delete_row(tx.db, c->pack.id, err));
     TRY(catalog_commit(&tx, err));
     *out_done = true;

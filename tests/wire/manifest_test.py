@@ -252,7 +252,7 @@ def test_stale_when_upstream_fails(t):
         check_stale()
         knob.times = 0
     # An upstream that failed may be left alone for some seconds.
-    until(lambda: r.manifest(REPO, "1").h("Warning") is None, "asked again")
+    until(lambda: r.manifest(REPO, "1").h("Warning") is None, "asked again", timeout=30)
     t.up.stop()
     check_stale()
     answer = r.manifest(REPO, image.digest)

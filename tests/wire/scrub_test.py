@@ -238,6 +238,31 @@ def test_shared_and_not_reproducible(t):
     right(r, image)
 
 
+def test_new_layer_with_a_chunk_that_is_damaged(t):
+    """Case 14: another layer has the damaged chunk in common: nothing is wrong with it, and it is not refused for good."""
+    t.allow = "chunk.heal_failed|canon.fail"
+    shared = images.text(6, 600_000)
+    one, two = [images.Image([images.tar_of([("shared", shared), (n, images.noise(n, 100_000))])]) for n in "ab"]
+    one.push(t.up, REPO, "1")
+    r = t.recask()
+    r.pull(REPO, one, "1")
+    r.wait_jobs()
+    r.stop()
+    catalog(r, "UPDATE chunk SET level = 19")
+    r.start()
+    number = len(catalog(r, "SELECT c.id FROM recipe r JOIN chunk c ON c.id = r.chunk_id WHERE r.off <= 512")) - 1
+    flip_frame(r, one.layers[0].diff_id, number)
+    two.push(t.up, REPO, "2")
+    r.pull(REPO, two, "2")
+    r.wait_jobs()
+    equal(catalog(r, "SELECT canon FROM blob WHERE digest = ?", raw(two.layers[0].digest)), [(0,)])
+    equal(scrub(r, repair=True)["status"], 0)
+    r.pull(REPO, two, "2")
+    right(r, two, "2")
+    equal(catalog(r, "SELECT canon FROM blob WHERE digest = ?", raw(two.layers[0].digest)), [(1,)])
+    right(r, one, "1")
+
+
 def test_originals(t):
     """An original with a flipped byte, one whose file is gone, one that was cut: each is named, and fetched again."""
     r, image = pulled(t)
