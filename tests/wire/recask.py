@@ -175,10 +175,18 @@ def talk(address, data, timeout=10):
 
 # ---- the process --------------------------------------------------------------------------------------------------------
 
+ports_given = set()
+
+
 def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """Never the same one twice: the kernel is free to, as soon as the socket is closed."""
+    while True:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        if port not in ports_given:
+            ports_given.add(port)
+            return port
 
 
 SMALL_DISK = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
