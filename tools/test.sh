@@ -68,7 +68,7 @@ fi
 if [[ $mode == long ]]; then
     # A crash at each durable step, and many at random moments; `all` takes a sample (tests/wire/README.md).
     for name in steps random; do
-        RECASK_CRASH_STEPS=all RECASK_CRASH_MOMENTS=200 RECASK_BIN=$PWD/build/release/recask \
+        RECASK_CRASH_STEPS=all RECASK_CRASH_MOMENTS=200 RECASK_CRASH_POWER=1 RECASK_BIN=$PWD/build/release/recask \
             RECASK_LIBFAULT=$PWD/build/release/fault/libfault.so python3 "tests/wire/crash_${name}_test.py"
     done
     RECASK_TORTURE=all build/dev/unit/store_torture_test
