@@ -19,7 +19,7 @@ import threading
 
 import images
 from recask import under_sanitizer
-from runner import Clients, equal, main
+from runner import Clients, Skip, equal, main
 
 IMAGES = 60
 PULLS = 100 if under_sanitizer() else 400
@@ -176,6 +176,8 @@ def test_one_client(t):
 
 def test_eight_clients(t):
     """82: the same pulls, eight at a time."""
+    if under_sanitizer():
+        raise Skip("what eight clients find depends on how far the background has got, and here it is far behind")
     compare(t, 8)
 
 
